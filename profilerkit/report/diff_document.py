@@ -20,7 +20,7 @@ from profilerkit.model.diff import (
 )
 from profilerkit.model.finding import Saving
 from profilerkit.model.step import Family
-from profilerkit.report import blocks as b
+from profilerkit.report import blocks
 from profilerkit.report.inert import SENTENCE_LIMIT, inert, short_paths
 from profilerkit.report.wording import FAMILY_LABELS, KINDS, kind_words, part_label, plural, share_text
 from profilerkit.units import format_bytes, format_change, format_decimal, format_ns, format_ratio, format_saving
@@ -47,7 +47,7 @@ _UNLISTED = "not listed"
 WAITED = 0.02  # below this share of waiting for a processor the timed step and the judged one read the same
 
 
-def gate_table(gates: Sequence[Gate]) -> b.Table | None:
+def gate_table(gates: Sequence[Gate]) -> blocks.Table | None:
     """What was asked and how it ended; ``None`` where nothing was asked."""
     if not gates:
         return None
@@ -61,10 +61,10 @@ def gate_table(gates: Sequence[Gate]) -> b.Table | None:
         )
         for gate in gates
     )
-    return b.Table("", ("Result", "Gate", "Limit", "Measured", "Why"), rows, text_columns=5)
+    return blocks.Table("", ("Result", "Gate", "Limit", "Measured", "Why"), rows, text_columns=5)
 
 
-def spans_table(spans: Sequence[SpanChange]) -> b.Table | None:
+def spans_table(spans: Sequence[SpanChange]) -> blocks.Table | None:
     """Show how long each span lasts on both sides; ``None`` without spans."""
     rows = tuple(
         (
@@ -76,10 +76,12 @@ def spans_table(spans: Sequence[SpanChange]) -> b.Table | None:
         )
         for row in spans
     )
-    return b.Table("", ("One of each", "Judged", "Before", "After", "Change"), rows, text_columns=2) if rows else None
+    return (
+        blocks.Table("", ("One of each", "Judged", "Before", "After", "Change"), rows, text_columns=2) if rows else None
+    )
 
 
-def parts_table(parts: Sequence[PartChange]) -> b.Table | None:
+def parts_table(parts: Sequence[PartChange]) -> blocks.Table | None:
     """Show the parts of the step, largest movement first; ``None`` where a side was not split."""
     if not parts:
         return None
@@ -94,7 +96,7 @@ def parts_table(parts: Sequence[PartChange]) -> b.Table | None:
         )
         for part in parts
     )
-    return b.Table("", ("Part", "Judged", "Before", "After", "Change", "Share"), rows, text_columns=2)
+    return blocks.Table("", ("Part", "Judged", "Before", "After", "Change", "Share"), rows, text_columns=2)
 
 
 def _judged(part: PartChange) -> str:
@@ -122,24 +124,24 @@ def _part_shares(part: PartChange) -> str:
     return next((f"{share} {side}" for side, share in known.items()), UNKNOWN)
 
 
-def kernels_table(kernels: Sequence[KernelChange]) -> b.Table | None:
+def kernels_table(kernels: Sequence[KernelChange]) -> blocks.Table | None:
     """The kernels and operators that changed by more than noise; ``None`` without any."""
     rows = tuple(
-        (b.Name(row.name, "kernel"), row.of, _listed_ns(row.before_ns), _listed_ns(row.after_ns), _moved(row))
+        (blocks.Name(row.name, "kernel"), row.of, _listed_ns(row.before_ns), _listed_ns(row.after_ns), _moved(row))
         for row in kernels
         if row.is_real
     )
     caption = (
         "Time per traced step. An operator includes all kernels that it launched, as far as the reports list them."
     )
-    return b.Table(caption, ("What", "Kind", "Before", "After", "Change"), rows, text_columns=2) if rows else None
+    return blocks.Table(caption, ("What", "Kind", "Before", "After", "Change"), rows, text_columns=2) if rows else None
 
 
 def _listed_ns(time_ns: float | None) -> str:
     return _UNLISTED if time_ns is None else format_ns(time_ns)
 
 
-def findings_table(findings: Sequence[FindingChange]) -> b.Table | None:
+def findings_table(findings: Sequence[FindingChange]) -> blocks.Table | None:
     """Show the findings that changed; ``None`` without any."""
     rows = tuple(
         (
@@ -152,7 +154,7 @@ def findings_table(findings: Sequence[FindingChange]) -> b.Table | None:
         for row in findings
         if row.state != "unchanged"
     )
-    return b.Table("", ("State", "Rule", "Finding", "Severity", "Saving"), rows, text_columns=4) if rows else None
+    return blocks.Table("", ("State", "Rule", "Finding", "Severity", "Saving"), rows, text_columns=4) if rows else None
 
 
 def unchanged(findings: Sequence[FindingChange]) -> str:
@@ -171,7 +173,7 @@ def _expected(saving: Saving | None) -> str | None:
     return format_ratio(saving.expected) if saving else None
 
 
-def fixes_table(diff: Diff) -> b.Table | None:
+def fixes_table(diff: Diff) -> blocks.Table | None:
     """Predicted beside measured; where the headline is without what other programs took, it is said that these are."""
     rows = tuple(
         (
@@ -186,7 +188,7 @@ def fixes_table(diff: Diff) -> b.Table | None:
     is_told = _waited(diff) and diff.step is not None and diff.step.timed is not None
     measured = "Measured, as timed" if is_told else "Measured"
     columns = ("Rule", "Fix", "Predicted saving", measured, "Prediction")
-    return b.Table("", columns, rows, text_columns=5) if rows else None
+    return blocks.Table("", columns, rows, text_columns=5) if rows else None
 
 
 def _predicted(saving: Saving | None) -> str:
@@ -210,7 +212,7 @@ def _held(fix: AppliedFix) -> str:
     return "missed: outside the predicted interval"
 
 
-def differences_table(diff: Diff) -> b.Table | None:
+def differences_table(diff: Diff) -> blocks.Table | None:
     """Show what is not the same about the runs; ``None`` where nothing is."""
     rows = tuple(
         (
@@ -221,10 +223,10 @@ def differences_table(diff: Diff) -> b.Table | None:
         )
         for row in diff.differences
     )
-    return b.Table("", ("Kind", "What", "Before", "After"), rows, text_columns=4) if rows else None
+    return blocks.Table("", ("Kind", "What", "Before", "After"), rows, text_columns=4) if rows else None
 
 
-_TONES: dict[Judgement, b.Tone] = {
+_TONES: dict[Judgement, blocks.Tone] = {
     "faster": "good",
     "slower": "high",
     "less memory": "good",
@@ -232,16 +234,16 @@ _TONES: dict[Judgement, b.Tone] = {
     "no real change": "info",
     "not comparable": "low",
 }
-_SHAPES: dict[b.Tone, str] = {"good": "▼", "high": "▲", "info": "=", "low": "?"}
+_SHAPES: dict[blocks.Tone, str] = {"good": "▼", "high": "▲", "info": "=", "low": "?"}
 _NAMED, _VALUE = 2, 24  # differences named on the first screen, and the characters of each value there
 _TOO_WIDE = 1.0  # an interval that holds 0 and is wider, as a ratio, helps nobody (a choice)
 
 
-def document_of_diff(diff: Diff) -> b.Document:
+def document_of_diff(diff: Diff) -> blocks.Document:
     """The comparison as a page."""
     tone, word = _TONES[diff.verdict], _word(diff)
     names = f"{inert(diff.before.name) or 'before'} → {inert(diff.after.name) or 'after'}"
-    first = b.First(
+    first = blocks.First(
         about=names,
         made=inert(diff.created, 40)[:10],
         tone=tone,
@@ -252,13 +254,13 @@ def document_of_diff(diff: Diff) -> b.Document:
         bars=_bars(diff),
         lead=_different(diff),
     )
-    return b.Document(f"{word.lower()}: {names}", first, tuple(_sections(diff)))
+    return blocks.Document(f"{word.lower()}: {names}", first, tuple(_sections(diff)))
 
 
-def _sections(diff: Diff) -> Iterator[b.Section]:
-    gone = b.Text.of(text, style="note") if (text := unchanged(diff.findings)) else None
-    notes = tuple(b.Text.of(inert(note, SENTENCE_LIMIT), style="note") for note in diff.notes)
-    made: tuple[tuple[str, str, str, bool, tuple[b.Block | None, ...]], ...] = (
+def _sections(diff: Diff) -> Iterator[blocks.Section]:
+    gone = blocks.Text.of(text, style="note") if (text := unchanged(diff.findings)) else None
+    notes = tuple(blocks.Text.of(inert(note, SENTENCE_LIMIT), style="note") for note in diff.notes)
+    made: tuple[tuple[str, str, str, bool, tuple[blocks.Block | None, ...]], ...] = (
         (
             "differences",
             "What is different",
@@ -275,10 +277,10 @@ def _sections(diff: Diff) -> Iterator[b.Section]:
         ("kernels", KERNELS, "time per traced step", False, (kernels_table(diff.kernels),)),
         ("findings", "Findings", "new, gone and changed", False, (findings_table(diff.findings), gone)),
     )
-    for anchor, title, summary, is_open, blocks in made:
-        shown = tuple(block for block in blocks if block is not None)
+    for anchor, title, summary, is_open, own in made:
+        shown = tuple(block for block in own if block is not None)
         if shown:
-            yield b.Section(anchor, title, summary, shown, open=is_open)
+            yield blocks.Section(anchor, title, summary, shown, open=is_open)
 
 
 def _word(diff: Diff) -> str:
@@ -299,11 +301,11 @@ def _different(diff: Diff) -> str:
     return f"Different: {', '.join(pieces)}{f', and {left} more' if left else ''}"
 
 
-def _numbers(diff: Diff) -> b.Table:
+def _numbers(diff: Diff) -> blocks.Table:
     before, after, step = diff.before, diff.after, diff.step
-    rows: list[tuple[str, b.Cell, b.Cell, b.Cell]] = []
+    rows: list[tuple[str, blocks.Cell, blocks.Cell, blocks.Cell]] = []
     timed = ", as timed" if _waited(diff) and step is not None and step.is_taken_out else ""
-    change: b.Cell = "not comparable"
+    change: blocks.Cell = "not comparable"
     if step is not None:
         change = _interval(step.timed or step.judged)
     if before.mean_ns is not None or after.mean_ns is not None:
@@ -327,7 +329,7 @@ def _numbers(diff: Diff) -> b.Table:
         )
         if was or now
     ]
-    return b.Table("Intervals are at 99 % confidence.", ("Number", "Before", "After", "Change"), tuple(rows), 4)
+    return blocks.Table("Intervals are at 99 % confidence.", ("Number", "Before", "After", "Change"), tuple(rows), 4)
 
 
 def _interval(change: Range) -> str:
@@ -338,8 +340,8 @@ def _waited(diff: Diff) -> bool:
     return max(side.queued_ratio or 0.0 for side in (diff.before, diff.after)) >= WAITED
 
 
-def _ns(time_ns: float | None) -> b.Value:
-    return b.Value(time_ns, "ns")
+def _ns(time_ns: float | None) -> blocks.Value:
+    return blocks.Value(time_ns, "ns")
 
 
 def _rate(side: Side) -> str:
@@ -362,17 +364,19 @@ def _families(parts: tuple[PartChange, ...], *, after: bool) -> dict[Family, int
     return found
 
 
-def _bars(diff: Diff) -> tuple[b.Bar, ...]:
+def _bars(diff: Diff) -> tuple[blocks.Bar, ...]:
     """Both steps by family, to the scale of the longer one; nothing where a side was not split."""
     sides = [_families(diff.parts, after=after) for after in (False, True)]
     totals = [sum(side.values()) for side in sides]
     if not all(totals):
         return ()
     return tuple(
-        b.Bar(
+        blocks.Bar(
             f"{label} by family",
             tuple(
-                b.Segment(family, FAMILY_LABELS[family], time_ns / total, b.Value(time_ns, "ns"), source="derived")
+                blocks.Segment(
+                    family, FAMILY_LABELS[family], time_ns / total, blocks.Value(time_ns, "ns"), source="derived"
+                )
                 for family, time_ns in side.items()
                 if time_ns > 0
             ),
@@ -397,7 +401,7 @@ def _moved_most(parts: tuple[PartChange, ...]) -> str:
 _NAMES: dict[str, str] = {str(kind): name for kind, name in KINDS.items()}
 
 
-def memory_table(change: MemoryChange | None) -> b.Table | None:
+def memory_table(change: MemoryChange | None) -> blocks.Table | None:
     """The peak, its kinds and its lines, largest change first; ``None`` where no two snapshots were compared."""
     if change is None:
         return None
@@ -408,7 +412,7 @@ def memory_table(change: MemoryChange | None) -> b.Table | None:
         *(_row(inert(short_paths(row.name), 160), row) for row in change.lines),
     )
     note = "A history begins late: its peak is a lower bound." if change.is_lower_bound else ""
-    return b.Table(note, ("Memory", "Before", "After", "Change"), rows, text_columns=1)
+    return blocks.Table(note, ("Memory", "Before", "After", "Change"), rows, text_columns=1)
 
 
 def _row(name: str, row: HolderChange) -> tuple[str, ...]:

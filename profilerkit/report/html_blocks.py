@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from profilerkit.report import blocks as b
+from profilerkit.report import blocks
 from profilerkit.report.findings import first_sentence
 from profilerkit.report.inert import code_spans, inert
 from profilerkit.report.wording import cell_text, segment_text, share_text, value_text
@@ -34,20 +34,20 @@ def words(text: str) -> Markup:
     return Markup("").join(pieces)
 
 
-def _inline(piece: b.Cell) -> Markup:
-    if isinstance(piece, b.Value):
+def _inline(piece: blocks.Cell) -> Markup:
+    if isinstance(piece, blocks.Value):
         title = Markup(' title="{}"').format(piece.source) if piece.source else ""
         return Markup("<span class=v{}>{}</span>").format(title, value_text(piece))
-    if isinstance(piece, b.Name):
+    if isinstance(piece, blocks.Name):
         full = inert(piece.text, _LONGEST)
         kind = "code" if piece.kind in ("kernel", "code") else "span"
         return Markup('<{0} title="{1}">{2}</{0}>').format(Markup(kind), full, inert(piece.text, _NAME))  # noqa: S704
-    if isinstance(piece, b.Bar):
+    if isinstance(piece, blocks.Bar):
         return bar(piece, is_small=True)
     return words(piece)
 
 
-def bar(block: b.Bar, *, is_small: bool = False) -> Markup:
+def bar(block: blocks.Bar, *, is_small: bool = False) -> Markup:
     """Segments side by side; narrow ones are named on hover and for listeners."""
     fills = []
     whole = max(sum(segment.ratio for segment in block.segments), 1.0)
@@ -72,7 +72,7 @@ def bar(block: b.Bar, *, is_small: bool = False) -> Markup:
     )
 
 
-def _shown(segment: b.Segment, ratio: float, share: str) -> Markup:
+def _shown(segment: blocks.Segment, ratio: float, share: str) -> Markup:
     is_named = ratio >= (_NAMED_BESIDE if segment.beside else _NAMED)
     number = share if ratio >= _NUMBERED else ""
     if segment.beside:
@@ -80,7 +80,7 @@ def _shown(segment: b.Segment, ratio: float, share: str) -> Markup:
     return Markup('<span class="name">{}</span>{}').format(f"{segment.label} " if is_named else "", number)
 
 
-def _names(block: b.Bar) -> Markup:
+def _names(block: blocks.Bar) -> Markup:
     rows = (
         Markup('<li><span class="swatch {}"></span>{}</li>').format(
             "beside" if segment.beside else segment.family, segment_text(segment)
@@ -90,21 +90,21 @@ def _names(block: b.Bar) -> Markup:
     return Markup('<ul class="legend names" aria-hidden="true">{}</ul>').format(Markup("").join(rows))
 
 
-def _bar_block(block: b.Bar) -> Markup:
+def _bar_block(block: blocks.Bar) -> Markup:
     caption = Markup('<p class="caption">{}</p>').format(words(block.caption)) if block.caption else ""
     return Markup("{}{}").format(bar(block), caption)
 
 
-def _text(block: b.Text) -> Markup:
+def _text(block: blocks.Text) -> Markup:
     pieces = Markup("").join(_inline(piece) for piece in block.pieces)
     return Markup('<p class="{}">{}</p>').format(block.style, pieces)
 
 
-def _heading(block: b.Heading) -> Markup:
+def _heading(block: blocks.Heading) -> Markup:
     return Markup("<h3>{}</h3>").format(words(block.text))
 
 
-def _facts(block: b.Facts) -> Markup:
+def _facts(block: blocks.Facts) -> Markup:
     note = Markup(' <span class="muted">· {}</span>')
     rows = (
         Markup("<div><dt>{}</dt><dd>{}{}</dd></div>").format(
@@ -118,17 +118,19 @@ def _facts(block: b.Facts) -> Markup:
 _SHORT = 8  #: characters of a word that is not broken over lines, such as the code of a rule
 
 
-def _cell(table: b.Table, number: int, cell: b.Cell) -> Markup:
+def _cell(table: blocks.Table, number: int, cell: blocks.Cell) -> Markup:
     kind = "number" if number >= table.text_columns else "lead" if number == 0 else ""
     if isinstance(cell, str) and len(cell) <= _SHORT and " " not in cell:
         kind = f"{kind} short".strip()
-    value = Markup(' data-v="{}"').format(cell.number) if isinstance(cell, b.Value) and cell.number is not None else ""
+    value = (
+        Markup(' data-v="{}"').format(cell.number) if isinstance(cell, blocks.Value) and cell.number is not None else ""
+    )
     return Markup('<td class="{}" data-label="{}"{}><div>{}</div></td>').format(
         kind, table.columns[number], value, _inline(cell)
     )
 
 
-def _table(table: b.Table, *, is_twin: bool = False) -> Markup:
+def _table(table: blocks.Table, *, is_twin: bool = False) -> Markup:
     label = table.title or table.caption or table.columns[0]
     head = Markup("").join(
         Markup('<th scope="col"{}>{}</th>').format(
@@ -153,13 +155,13 @@ def _table(table: b.Table, *, is_twin: bool = False) -> Markup:
     ).format(title, classes, label, "stacked sort" if table.searchable else "stacked", caption, head, rows, more)
 
 
-def code(block: b.Code, *, is_page: bool = True) -> Markup:
+def code(block: blocks.Code, *, is_page: bool = True) -> Markup:
     """Code to paste; the script of a page shows the button."""
     button = Markup('<button type="button" class="copy" hidden>Copy</button>') if is_page else ""
     return Markup('<div class="code">{}<pre tabindex="0"><code>{}</code></pre></div>').format(button, block.text)
 
 
-def _chart(data: b.Chart) -> Markup:
+def _chart(data: blocks.Chart) -> Markup:
     legend = Markup("").join(
         Markup('<li><span class="swatch {}" aria-hidden="true"></span>{}</li>').format(colour, name)
         for colour, name in data.legend
@@ -209,14 +211,14 @@ _CHART = """<figure class="chart" id="{anchor}">
 </figure>{table}"""
 
 
-def _label(label: b.Label) -> Markup:
+def _label(label: blocks.Label) -> Markup:
     within = f";transform:translate(-{label.x:.2f}%,-110%)" if label.side == "within" else ""
     return Markup('<span class="label {}" aria-hidden="true" style="left:{:.2f}%;top:{:.2f}%{}">{}</span>').format(
         label.side, label.x, label.y, within, label.text
     )
 
 
-def _figure(figure: b.Figure) -> Markup:
+def _figure(figure: blocks.Figure) -> Markup:
     static = block(figure.static) if figure.static else ""
     return Markup(
         '<figure><p class="figure-title">{}</p><div id="{}" class="plot" hidden></div></figure>'
@@ -224,7 +226,7 @@ def _figure(figure: b.Figure) -> Markup:
     ).format(words(figure.title), figure.anchor, static)
 
 
-def _evidence(found: b.Finding) -> Markup:
+def _evidence(found: blocks.Finding) -> Markup:
     rows = Markup("").join(
         Markup(
             '<tr id="{}"><td class="lead" data-label="Evidence"><div>{}</div></td>'
@@ -249,7 +251,7 @@ def _evidence(found: b.Finding) -> Markup:
     ).format(found.anchor, rows)
 
 
-def _finding(found: b.Finding, *, is_other: bool = False) -> Markup:
+def _finding(found: blocks.Finding, *, is_other: bool = False) -> Markup:
     level = Markup("h4") if is_other else Markup("h3")
     facts = [found.saves, f"confidence {found.confidence}", found.scope, found.method, found.rule]
     parts = [
@@ -269,24 +271,24 @@ def _finding(found: b.Finding, *, is_other: bool = False) -> Markup:
 
 
 _WALK: dict[type, Callable[[Any], Markup]] = {
-    b.Text: _text,
-    b.Heading: _heading,
-    b.Facts: _facts,
-    b.Table: _table,
-    b.Bar: _bar_block,
-    b.Code: code,
-    b.Chart: _chart,
-    b.Figure: _figure,
-    b.Finding: _finding,
+    blocks.Text: _text,
+    blocks.Heading: _heading,
+    blocks.Facts: _facts,
+    blocks.Table: _table,
+    blocks.Bar: _bar_block,
+    blocks.Code: code,
+    blocks.Chart: _chart,
+    blocks.Figure: _figure,
+    blocks.Finding: _finding,
 }
 
 
-def block(one: b.Block) -> Markup:
+def block(one: blocks.Block) -> Markup:
     """Any block."""
     return _WALK[type(one)](one)
 
 
-def section(one: b.Section) -> Markup:
+def section(one: blocks.Section) -> Markup:
     """A folded section; paper shows those that print open."""
     return Markup(
         '<details class="section{}" id="{}"{}><summary><h2>{}</h2> <span class="about">{}</span></summary>'
@@ -301,7 +303,7 @@ def section(one: b.Section) -> Markup:
     )
 
 
-def first_screen(first: b.First, *, is_page: bool = True) -> Markup:
+def first_screen(first: blocks.First, *, is_page: bool = True) -> Markup:
     """The first screen; in a notebook without ids and script, and of elements that no style sheet there changes."""
     lead = Markup("h1") if is_page else Markup("div")
     parts = [
@@ -330,7 +332,7 @@ def first_screen(first: b.First, *, is_page: bool = True) -> Markup:
     return Markup('<div class="pk-first">{}</div>').format(Markup("").join(parts))
 
 
-def _first_fix(first: b.First, *, is_page: bool) -> Markup:
+def _first_fix(first: blocks.First, *, is_page: bool) -> Markup:
     if not first.confidence:
         return Markup("")
     sure = [Markup("<span>Confidence: {}</span>").format(first.confidence)]
@@ -349,7 +351,7 @@ def _first_fix(first: b.First, *, is_page: bool) -> Markup:
         parts = [
             Markup('<div class="do">{}</div>').format(words(first.advice)),
             because,
-            code(b.Code(first.command), is_page=is_page) if first.command else "",
+            code(blocks.Code(first.command), is_page=is_page) if first.command else "",
         ]
     return Markup('<div class="fix tone-{}">{}<div class="sure">{}</div></div>').format(
         first.tone, Markup("").join(parts), Markup("").join(sure)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from profilerkit.model.diff import Diff, Gate
 from profilerkit.model.report import Report
 from profilerkit.model.trial import Trial
-from profilerkit.report import blocks as b
+from profilerkit.report import blocks
 from profilerkit.report.diff_document import gate_table
 from profilerkit.report.findings import first_sentence
 from profilerkit.report.inert import clip, code_spans
@@ -47,7 +47,7 @@ def render(record: Report | Diff | Trial, *, page: str = "") -> str:
         ]
     if not first.fixes and first.advice:
         lines += ["", f"**{prose(first.advice, _LINE)}**", *([prose(first.because, _LINE)] if first.because else [])]
-        lines += _fence(b.Code(first.command) if first.command else None)
+        lines += _fence(blocks.Code(first.command) if first.command else None)
     link = f"[{_PAGE}]({quote(page, safe='/:?#=&%')})" if page else f"{_PAGE}: `profilerkit analyze RUN -f html`"
     return _whole([*lines, "", f"{link}."], made.sections)
 
@@ -80,7 +80,7 @@ def _code(text: str) -> str:
     return plain(text) if not text.strip() or "|" in text or "`" in text else f"`{text}`"
 
 
-def _fence(code: b.Code | None) -> list[str]:
+def _fence(code: blocks.Code | None) -> list[str]:
     """Code to paste, in a fence longer than any within it."""
     if code is None:
         return []
@@ -88,7 +88,7 @@ def _fence(code: b.Code | None) -> list[str]:
     return ["", fence + "python", *clip(code.text, _CODE).splitlines(), fence]
 
 
-def _first(first: b.First) -> list[str]:
+def _first(first: blocks.First) -> list[str]:
     sure = f" · confidence {first.confidence}" if first.confidence else ""
     lines = [plain(clip(first.lead, _LINE)), ""] if first.lead else []
     kind = f" · {plain(first.kind)}" if first.kind else ""
@@ -102,7 +102,7 @@ def _first(first: b.First) -> list[str]:
     return lines
 
 
-def _bar(bar: b.Bar) -> str:
+def _bar(bar: blocks.Bar) -> str:
     filled = round(bar.segments[0].ratio * _BAR_CELLS) if bar.segments else 0
     return "█" * filled + "░" * (_BAR_CELLS - filled)
 
@@ -111,7 +111,7 @@ def _size(lines: Sequence[str]) -> int:
     return sum(len(line.encode("utf-8", "replace")) + 1 for line in lines)
 
 
-def _whole(lines: list[str], sections: Sequence[b.Section]) -> str:
+def _whole(lines: list[str], sections: Sequence[blocks.Section]) -> str:
     for one in sections:
         body = [line for block in one.blocks for line in _block(block)]
         title = plain(" · ".join(piece for piece in (one.title, one.summary) if piece))
@@ -124,31 +124,31 @@ def _whole(lines: list[str], sections: Sequence[b.Section]) -> str:
     return text
 
 
-def _block(block: b.Block) -> Iterator[str]:
-    if isinstance(block, b.Text):
+def _block(block: blocks.Block) -> Iterator[str]:
+    if isinstance(block, blocks.Text):
         yield from (prose("".join(cell_text(piece) for piece in block.pieces), _LINE), "")
-    elif isinstance(block, b.Heading):
+    elif isinstance(block, blocks.Heading):
         yield from (f"**{plain(block.text)}**", "")
-    elif isinstance(block, b.Facts):
+    elif isinstance(block, blocks.Facts):
         for fact in block.rows:
             note = f" · {plain(fact.note)}" if fact.note else ""
             yield f"- {plain(fact.label)}: **{plain(cell_text(fact.value, _CELL))}**{note}"
         yield ""
-    elif isinstance(block, b.Table):
+    elif isinstance(block, blocks.Table):
         yield from _table(block)
-    elif isinstance(block, b.Bar):
+    elif isinstance(block, blocks.Bar):
         yield from (plain(cell_text(block)), "")
-    elif isinstance(block, b.Code):
+    elif isinstance(block, blocks.Code):
         yield from _fence(block)
-    elif isinstance(block, b.Chart):
+    elif isinstance(block, blocks.Chart):
         yield from (plain(block.title), "", *_table(block.table))
-    elif isinstance(block, b.Figure):
+    elif isinstance(block, blocks.Figure):
         yield from (plain(block.title), "", *(_block(block.static) if block.static else ()))
     else:
         yield from _finding(block)
 
 
-def _finding(found: b.Finding, also: str = "") -> Iterator[str]:
+def _finding(found: blocks.Finding, also: str = "") -> Iterator[str]:
     facts = (found.saves, f"confidence {found.confidence}", found.scope, found.rule)
     yield f"**{also}{prose(found.title, _LINE)}** · {plain(' · '.join(fact for fact in facts if fact))}"
     yield ""
@@ -161,7 +161,7 @@ def _finding(found: b.Finding, also: str = "") -> Iterator[str]:
         yield from _finding(other, "Or: ")
 
 
-def _table(table: b.Table, most: int = _ROWS) -> Iterator[str]:
+def _table(table: blocks.Table, most: int = _ROWS) -> Iterator[str]:
     rule = [":--" if number < table.text_columns else "--:" for number in range(len(table.columns))]
     rows = [[prose(cell_text(cell, _CELL), _LINE) for cell in row] for row in table.rows[:most]]
     if table.title:

@@ -9,7 +9,7 @@ from profilerkit.model.events import RawEvents
 from profilerkit.model.report import Report
 from profilerkit.model.step import Family
 from profilerkit.model.trial import Trial
-from profilerkit.report import blocks as b
+from profilerkit.report import blocks
 from profilerkit.report.blocks import Segment, Tone
 from profilerkit.report.diff_document import gate_table
 from profilerkit.report.findings import Anchors, evidence_row, first_sentence, numbered, require_evidence
@@ -210,7 +210,7 @@ def _plain(text: str, limit: int = 4_000) -> str:
     return plain if len(plain) <= limit else f"{plain[: limit - 1]}…"
 
 
-def _first(page: Page, first: b.First) -> None:
+def _first(page: Page, first: blocks.First) -> None:
     page.line((_plain(first.about, page.width), "dim"))
     if first.lead:
         page.line((_plain(first.lead), ""))
@@ -231,7 +231,7 @@ def _first(page: Page, first: b.First) -> None:
         page.line((_plain(line, 2 * page.width), "yellow"))
 
 
-def _sections(page: Page, made: b.Document) -> None:
+def _sections(page: Page, made: blocks.Document) -> None:
     for section in made.sections:
         page.blank()
         page.line((_plain(section.title), "bold"), (f" · {_plain(section.summary)}" if section.summary else "", "dim"))
@@ -239,32 +239,32 @@ def _sections(page: Page, made: b.Document) -> None:
             _block(page, block)
 
 
-def _block(page: Page, block: b.Block) -> None:
-    if isinstance(block, b.Text):
+def _block(page: Page, block: blocks.Block) -> None:
+    if isinstance(block, blocks.Text):
         page.line(
             (
                 " ".join("".join(_plain(cell_text(piece)) for piece in block.pieces).split()),
                 "dim" if block.style == "note" else "",
             )
         )
-    elif isinstance(block, b.Heading):
+    elif isinstance(block, blocks.Heading):
         page.line((_plain(block.text), "bold"))
-    elif isinstance(block, b.Facts):
+    elif isinstance(block, blocks.Facts):
         for fact in block.rows:
             note = f" · {fact.note}" if fact.note else ""
             page.line((f"{fact.label}: ", ""), (cell_text(fact.value), "bold"), (note, "dim"))
-    elif isinstance(block, b.Table):
+    elif isinstance(block, blocks.Table):
         _table(page, block, _ROWS)
-    elif isinstance(block, b.Bar):
+    elif isinstance(block, blocks.Bar):
         bar(page, block.segments, max(round(page.width * block.width), 1))
         page.line((cell_text(block), "dim"))
-    elif isinstance(block, b.Code):
+    elif isinstance(block, blocks.Code):
         for line in block.text.splitlines():
             page.line((line, "cyan"), indent=3)
-    elif isinstance(block, b.Chart):
+    elif isinstance(block, blocks.Chart):
         page.line((_plain(block.title), ""))
         _table(page, block.table, _ROWS)
-    elif isinstance(block, b.Figure):
+    elif isinstance(block, blocks.Figure):
         page.line((_plain(block.title), ""))
         if block.static:
             _block(page, block.static)
@@ -272,7 +272,7 @@ def _block(page: Page, block: b.Block) -> None:
         _finding(page, block)
 
 
-def _finding(page: Page, found: b.Finding, also: str = "") -> None:
+def _finding(page: Page, found: blocks.Finding, also: str = "") -> None:
     page.line((f"{also}{_plain(found.title)} ", "bold"), (found.rule, "dim"))
     facts = (found.saves, f"confidence {found.confidence}", found.scope, found.method)
     page.line((" · ".join(fact for fact in facts if fact), "dim"), indent=3)
@@ -288,7 +288,7 @@ def _finding(page: Page, found: b.Finding, also: str = "") -> None:
         _finding(page, other, "Or: ")
 
 
-def _table(page: Page, table: b.Table, limit: int) -> None:
+def _table(page: Page, table: blocks.Table, limit: int) -> None:
     if table.title:
         page.line((table.title, "bold"))
     rows = [

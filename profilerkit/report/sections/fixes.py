@@ -8,8 +8,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.run import EndKind
 from profilerkit.model.step import Family, as_judged, taken_share
 from profilerkit.model.verdict import BOUND_FAMILY, Waterfall
-from profilerkit.report import blocks as b
-from profilerkit.report import wording
+from profilerkit.report import blocks, wording
 from profilerkit.report.findings import Findings, findings_of, first_sentence
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.sections.memory import oom_advice, oom_headline, oom_held
@@ -33,10 +32,10 @@ _TRY, _DIFF = "profilerkit try -- COMMAND", "profilerkit diff BEFORE AFTER"
 _CURES = ("growing_memory", "fragmented_memory", "oversized_step", "near_capacity")
 
 
-def first_of(report: Report, findings: Findings) -> b.First:
+def first_of(report: Report, findings: Findings) -> blocks.First:
     """The first screen of a report whose findings are these."""
     verdict, tone = report.verdict, wording.verdict_tone(report)
-    first = b.First(
+    first = blocks.First(
         about=_about(report),
         made=inert(report.run.created, 40)[:10],
         tone=tone,
@@ -95,7 +94,7 @@ def _measure(report: Report) -> str:
     return _TRY if ended_well and is_setting and not is_tried else _DIFF
 
 
-def _because(report: Report, fix: b.Finding) -> str:
+def _because(report: Report, fix: blocks.Finding) -> str:
     """Why the first fix helps, without what the headline says, and the user's own line."""
     found, verdict = with_fixes(report.outcomes)[0], report.verdict
     is_own = (found.bound, found.detail) == (verdict.bound, verdict.detail)
@@ -104,11 +103,11 @@ def _because(report: Report, fix: b.Finding) -> str:
     return " ".join(filter(None, (f"{said}." if len(said.split()) <= _MOST_WORDS else "", where)))
 
 
-def _bar(report: Report) -> b.Bar:
+def _bar(report: Report) -> blocks.Bar:
     bar = wording.bar_of(report.breakdown, caption=wording.bar_caption(report))
     first = BOUND_FAMILY.get(report.verdict.bound)
     segments = sorted(bar.segments, key=lambda piece: (piece.beside, piece.family != first, -piece.ratio))
-    return b.Bar(bar.label, tuple(segments), bar.caption)
+    return blocks.Bar(bar.label, tuple(segments), bar.caption)
 
 
 def _about(report: Report) -> str:
@@ -167,7 +166,7 @@ def _expected(outcome: Outcome) -> float:
     return max((found.saving.expected for found in outcome.suppressed if found.saving), default=0.0)
 
 
-def other_causes(report: Report) -> b.Section | None:
+def other_causes(report: Report) -> blocks.Section | None:
     """Contenders first, then what is ruled out or not measured."""
     verdict, rows = report.verdict, []
     shares: dict[Family, float] = {}
@@ -188,15 +187,15 @@ def other_causes(report: Report) -> b.Section | None:
             rows.append(_cause(row.bound, row.state, row.share, best, reason, known=row.saving))
     if not rows and not verdict.refuted_by:
         return None
-    blocks: list[b.Block] = []
+    made: list[blocks.Block] = []
     if rows:
-        blocks.append(b.Table("", ("Bound", "State", "Why", "Share", "Saving"), tuple(rows), 3))
+        made.append(blocks.Table("", ("Bound", "State", "Why", "Share", "Saving"), tuple(rows), 3))
     if verdict.refuted_by:
-        blocks.append(b.Text.of(f"To check this verdict: {inert(verdict.refuted_by, SENTENCE_LIMIT)}"))
+        made.append(blocks.Text.of(f"To check this verdict: {inert(verdict.refuted_by, SENTENCE_LIMIT)}"))
     summary = (
         f"also: {wording.listed(list(verdict.contenders))}" if verdict.contenders else "the number that decides each"
     )
-    return b.Section("why-not", "Other causes", summary, tuple(blocks))
+    return blocks.Section("why-not", "Other causes", summary, tuple(made))
 
 
 def _best(report: Report, bound: Bound) -> Saving | None:
@@ -205,15 +204,15 @@ def _best(report: Report, bound: Bound) -> Saving | None:
 
 def _cause(
     bound: Bound, state: str, share: float | None, best: Saving | None, reason: str, known: float | None = None
-) -> tuple[b.Cell, ...]:
+) -> tuple[blocks.Cell, ...]:
     saving = wording.saving_range(best) if best else "not estimated" if known is None else format_ratio(known)
-    return (bound, state, reason, b.Value(share, "ratio"), saving)
+    return (bound, state, reason, blocks.Value(share, "ratio"), saving)
 
 
 _NAMED = 2
 
 
-def section(report: Report) -> b.Section | None:
+def section(report: Report) -> blocks.Section | None:
     """Every finding; ``None`` without any."""
     findings = findings_of(report)
     if not findings.all:
@@ -221,21 +220,21 @@ def section(report: Report) -> b.Section | None:
     shown = first_of(report, findings).fixes[:1]
     more = [found for found in findings.fixes if found not in shown]
     named = [f"{first_sentence(found.fix)}{f': {found.saves}' if found.saves else ''}" for found in more[:_NAMED]]
-    blocks: list[b.Block] = list(findings.all)
+    made: list[blocks.Block] = list(findings.all)
     if waterfall := waterfall_blocks(report):
-        blocks += [b.Heading("The step after each fix"), *waterfall]
-    return b.Section(
+        made += [blocks.Heading("The step after each fix"), *waterfall]
+    return blocks.Section(
         "fixes",
         f"{len(more)} {'more ' if shown else ''}{'fix' if len(more) == 1 else 'fixes'}" if more else "Evidence",
         " · ".join(named) if named else "why, and the numbers",
-        tuple(blocks),
+        tuple(made),
     )
 
 
 _TITLE_LIMIT = 120
 
 
-def waterfall_blocks(report: Report) -> tuple[b.Block, ...]:
+def waterfall_blocks(report: Report) -> tuple[blocks.Block, ...]:
     """A bar for each fix, set one after another; empty where no fix was replayed."""
     found = report.waterfall
     if found is None or not found.fixes:
@@ -244,26 +243,26 @@ def waterfall_blocks(report: Report) -> tuple[b.Block, ...]:
     # The largest finding may be none that a replay tells.
     these = f"the fix of {inert(last.rule, 40)}" if len(found.fixes) == 1 else f"these {len(found.fixes)} fixes"
     title = f"With {these} the step takes {format_ns(last.step_ns)} instead of {format_ns(found.now_ns)}."
-    rows: list[tuple[b.Cell, ...]] = [
-        ("Now", "", _fixed_bar("Now", found.now_ns, found), b.Value(found.now_ns, "ns"), "")
+    rows: list[tuple[blocks.Cell, ...]] = [
+        ("Now", "", _fixed_bar("Now", found.now_ns, found), blocks.Value(found.now_ns, "ns"), "")
     ]
     for number, fix in enumerate(found.fixes, start=1):
         label = inert(f"After {fix.rule}" if number == 1 else f"and {fix.rule}", 40)
-        bar, time = _fixed_bar(label, fix.step_ns, found), b.Value(fix.step_ns, "ns")
-        rows.append((label, inert(fix.title, _TITLE_LIMIT), bar, time, b.Value(fix.saving, "ratio")))
+        bar, time = _fixed_bar(label, fix.step_ns, found), blocks.Value(fix.step_ns, "ns")
+        rows.append((label, inert(fix.title, _TITLE_LIMIT), bar, time, blocks.Value(fix.saving, "ratio")))
     if found.floor_ns is not None:
-        bar, time = _fixed_bar("Floor", found.floor_ns, found), b.Value(found.floor_ns, "ns")
+        bar, time = _fixed_bar("Floor", found.floor_ns, found), blocks.Value(found.floor_ns, "ns")
         rows.append(("Floor", "no fix named here gets below this", bar, time, ""))
     caption = f"Replayed together, never added. {_basis(found)}"
-    table = b.Table(
+    table = blocks.Table(
         caption, ("Step", "Fix", "Length", "Time", "Saved so far"), tuple(rows), 3, title="The step after each fix"
     )
-    return (b.Text.of(as_judged(title, report.steps.found_by)), table)
+    return (blocks.Text.of(as_judged(title, report.steps.found_by)), table)
 
 
-def _fixed_bar(label: str, step_ns: float, found: Waterfall) -> b.Bar:
+def _fixed_bar(label: str, step_ns: float, found: Waterfall) -> blocks.Bar:
     ratio = min(max(step_ns / found.now_ns, 0.0), 1.0) if found.now_ns else 0.0
-    return b.Bar(label, (b.Segment("compute", label, ratio, b.Value(step_ns, "ns")),))
+    return blocks.Bar(label, (blocks.Segment("compute", label, ratio, blocks.Value(step_ns, "ns")),))
 
 
 def _basis(found: Waterfall) -> str:
@@ -276,15 +275,15 @@ def _basis(found: Waterfall) -> str:
     return f"n {which}; the unchanged replay is within {format_ratio(replay.worst_step_ratio)}."
 
 
-def replay_facts(report: Report) -> tuple[b.Fact, ...]:
+def replay_facts(report: Report) -> tuple[blocks.Fact, ...]:
     """For the trust section: whether savings are told from a replay; empty where there was nothing to replay."""
     found = report.waterfall
     if found is None:
         return ()
     if found.replay.refused:
         refused = inert(found.replay.refused, SENTENCE_LIMIT)
-        return (b.Fact("Replay", "not used", f"{refused}: savings are bounds and formulas"),)
-    return (b.Fact("Replay", "used for savings", _basis(found)),)
+        return (blocks.Fact("Replay", "not used", f"{refused}: savings are bounds and formulas"),)
+    return (blocks.Fact("Replay", "used for savings", _basis(found)),)
 
 
 SECTIONS = {10: section, 50: other_causes}

@@ -7,7 +7,8 @@ import msgspec
 from profilerkit.model.memory import Memory, MemoryGrowth, MemoryRow, MemorySnapshot, OutOfMemory, Tracked
 from profilerkit.model.report import Report
 from profilerkit.model.step import as_judged
-from profilerkit.report import blocks as b
+from profilerkit.report import blocks
+from profilerkit.report.blocks import Fact
 from profilerkit.report.charts.chart import LEAST_COLUMNS, rectangle, step_axis
 from profilerkit.report.inert import inert
 from profilerkit.report.wording import plural, share_text
@@ -77,49 +78,45 @@ def _peak(memory: Memory) -> int | None:
     return own if own is not None else memory.peak_device_used_bytes
 
 
-def _facts(memory: Memory, snapshots: Sequence[MemorySnapshot], found_by: str) -> Iterator[b.Fact]:
+def _facts(memory: Memory, snapshots: Sequence[MemorySnapshot], found_by: str) -> Iterator[Fact]:
     host = memory.place == "host"
     by_history = any(one.peak_bytes is not None and one.peak_bytes == memory.peak_allocated_bytes for one in snapshots)
     if memory.peak_allocated_bytes is not None:
         note = "measured, on the host, since the recording began" if host else "measured"
         note = _BY_HISTORY if by_history else note
-        yield b.Fact("Peak allocated", format_bytes(memory.peak_allocated_bytes), note)
+        yield Fact("Peak allocated", format_bytes(memory.peak_allocated_bytes), note)
     if memory.peak_reserved_bytes is not None:
-        yield b.Fact(
-            "Peak reserved", format_bytes(memory.peak_reserved_bytes), _BY_HISTORY if by_history else "measured"
-        )
+        yield Fact("Peak reserved", format_bytes(memory.peak_reserved_bytes), _BY_HISTORY if by_history else "measured")
     if len(snapshots) == 1 and snapshots[0].start_in_use_bytes is not None and snapshots[0].length_ns:
         ends = f"{format_bytes(snapshots[0].start_in_use_bytes)} → {format_bytes(snapshots[0].in_use_bytes)}"
         over = f"measured, from the start of the history to its end, {format_long_ns(snapshots[0].length_ns)} later"
-        yield b.Fact("In use", ends, over)
+        yield Fact("In use", ends, over)
     if memory.peak_device_used_bytes is not None:
-        yield b.Fact("Peak use of the device", format_bytes(memory.peak_device_used_bytes), "sampled, all processes")
+        yield Fact("Peak use of the device", format_bytes(memory.peak_device_used_bytes), "sampled, all processes")
     if memory.capacity_bytes is not None:
-        yield b.Fact("Capacity", format_bytes(memory.capacity_bytes), "measured")
+        yield Fact("Capacity", format_bytes(memory.capacity_bytes), "measured")
     peak = _peak(memory)
     if peak is not None and memory.capacity_bytes:
         more = peak > memory.capacity_bytes
         note = "derived, more than the capacity is in use" if more else "derived"
-        yield b.Fact("Headroom", "none" if more else format_bytes(memory.capacity_bytes - peak), note)
+        yield Fact("Headroom", "none" if more else format_bytes(memory.capacity_bytes - peak), note)
     if memory.peak_process_bytes is not None:
         of = f" of {format_bytes(memory.host_capacity_bytes)}" if memory.host_capacity_bytes else ""
         note = f"sampled{of} on the host{_kept(memory)}"
-        yield b.Fact("Peak of the process", format_bytes(memory.peak_process_bytes), note)
+        yield Fact("Peak of the process", format_bytes(memory.peak_process_bytes), note)
     if memory.traced_process_bytes is not None:
         note = "sampled, how far the process rose in trace windows"
-        yield b.Fact("Memory for recording", f"up to {format_bytes(memory.traced_process_bytes)}", note)
+        yield Fact("Memory for recording", f"up to {format_bytes(memory.traced_process_bytes)}", note)
     if memory.fragmentation_ratio is not None:
-        yield b.Fact(
-            "Fragmentation", format_ratio(memory.fragmentation_ratio), "derived, reserved and idle at the peak"
-        )
+        yield Fact("Fragmentation", format_ratio(memory.fragmentation_ratio), "derived, reserved and idle at the peak")
     if memory.allocator_calls_per_step is not None:
         calls = format_count(round(memory.allocator_calls_per_step, 1))
         frees = memory.allocator_frees_per_step
         note = f"measured, {format_count(round(frees, 1))} of them give memory back" if frees else "measured"
-        yield b.Fact("Device allocator calls", as_judged(f"{calls} per step", found_by), note)
+        yield Fact("Device allocator calls", as_judged(f"{calls} per step", found_by), note)
     if memory.allocator_retries:
         note = "derived, memory was given back to make room"
-        yield b.Fact("Allocations tried again", format_count(memory.allocator_retries), note)
+        yield Fact("Allocations tried again", format_count(memory.allocator_retries), note)
     for row in memory.growth:
         yield _growth(row)
 
@@ -130,20 +127,20 @@ def _kept(memory: Memory) -> str:
     return f", up to {format_bytes(kept)} of it kept from recording the trace" if kept is not None else ""
 
 
-def _growth(row: MemoryGrowth) -> b.Fact:
+def _growth(row: MemoryGrowth) -> Fact:
     label = f"Growth, {'one worker' if row.of == 'worker' else row.of}"
     if not row.grows:
-        return b.Fact(label, "none that lasts", f"derived, {plural(row.n, 'point')}")
+        return Fact(label, "none that lasts", f"derived, {plural(row.n, 'point')}")
     low, high = format_bytes(row.low_bytes_per_step), format_bytes(row.high_bytes_per_step)
     value = f"{format_bytes(row.bytes_per_step)} per step"
     note = f"derived, 99 % interval {low} to {high}"
     if row.steps_to_full is not None and row.ns_to_full is not None:
         steps, time = format_about(row.steps_to_full), format_long_ns(row.ns_to_full)
         note += f"; full in about {steps} steps, {time}, estimated"
-    return b.Fact(label, value, note)
+    return Fact(label, value, note)
 
 
-def _alive(memory: Memory) -> b.Table | None:
+def _alive(memory: Memory) -> blocks.Table | None:
     if not memory.alive or not memory.peak_allocated_bytes:
         return None
     with_modules = any(row.module is not None for row in memory.alive)
@@ -162,7 +159,7 @@ def _alive(memory: Memory) -> b.Table | None:
     if memory.alive_before_bytes:
         before = format_bytes(memory.alive_before_bytes)
         caption += f" {before} more are older than the recording, such as parameters and optimizer state."
-    return b.Table(caption, columns, rows, 2 if with_modules else 1)
+    return blocks.Table(caption, columns, rows, 2 if with_modules else 1)
 
 
 def _title(memory: Memory, rows: Sequence[MemoryRow]) -> str:
@@ -196,7 +193,7 @@ def _caption(memory: Memory, columns: Columns) -> Iterator[str]:
         yield "Dashed: the capacity."
 
 
-def _table(columns: Columns) -> b.Table:
+def _table(columns: Columns) -> blocks.Table:
     every = -(-len(columns.rows) // _TABLE_ROWS)
     shown = columns.rows[::every]
     with_reserved = any(row.reserved_bytes is not None for row in shown)
@@ -209,37 +206,37 @@ def _table(columns: Columns) -> b.Table:
         for row in shown
     )
     caption = "Every column." if every == 1 else f"One of every {every} columns. The JSON has all steps."
-    return b.Table(caption, ("Step", "Peak", *(("Reserved",) if with_reserved else ())), rows, 1)
+    return blocks.Table(caption, ("Step", "Peak", *(("Reserved",) if with_reserved else ())), rows, 1)
 
 
-def section(report: Report) -> b.Section | None:
+def section(report: Report) -> blocks.Section | None:
     """Memory, and what a rank that ran out of it held; ``None`` where nothing is known."""
     memory = report.memory
     facts, columns = tuple(_facts(memory, report.snapshots, report.steps.found_by)), columns_of(memory)
     oom = oom_blocks(report)
-    blocks: list[b.Block] = [b.Heading("Out of memory"), *oom] if oom else []
+    made: list[blocks.Block] = [blocks.Heading("Out of memory"), *oom] if oom else []
     used = used_ratio(memory)
     if used is not None:
-        full = b.Segment("memory", "Peak", used, b.Value(_peak(memory), "bytes"))
-        rest = b.Segment(
-            "other", "Headroom", 1.0 - used, b.Value((memory.capacity_bytes or 0) - (_peak(memory) or 0), "bytes")
+        full = blocks.Segment("memory", "Peak", used, blocks.Value(_peak(memory), "bytes"))
+        rest = blocks.Segment(
+            "other", "Headroom", 1.0 - used, blocks.Value((memory.capacity_bytes or 0) - (_peak(memory) or 0), "bytes")
         )
-        blocks.append(b.Bar("Peak memory as a share of capacity", (full, rest) if used < 1.0 else (full,)))
+        made.append(blocks.Bar("Peak memory as a share of capacity", (full, rest) if used < 1.0 else (full,)))
     if facts:
-        blocks.append(b.Facts(facts))
+        made.append(blocks.Facts(facts))
     if columns is not None:
-        blocks.append(_chart(memory, columns))
+        made.append(_chart(memory, columns))
     if alive := _alive(memory):
-        blocks += [b.Heading("Alive at the peak"), alive]
-    if not blocks:
+        made += [blocks.Heading("Alive at the peak"), alive]
+    if not made:
         return None
     peak = report.memory.peak
     of = f" of {format_bytes(peak.capacity_bytes)}" if peak and peak.capacity_bytes else ""
     summary = f"peak {format_bytes(peak.bytes)}{of}" if peak else "what is known"
-    return b.Section("memory", "Memory", summary, tuple(blocks), prints=bool(oom))
+    return blocks.Section("memory", "Memory", summary, tuple(made), prints=bool(oom))
 
 
-def _chart(memory: Memory, columns: Columns) -> b.Chart:
+def _chart(memory: Memory, columns: Columns) -> blocks.Chart:
     wide = 100.0 / max(len(columns.rows), LEAST_COLUMNS)
     paths = {"memory": "", "memory pale": ""}
     for number, row in enumerate(columns.rows):
@@ -248,18 +245,18 @@ def _chart(memory: Memory, columns: Columns) -> b.Chart:
         paths["memory"] += rectangle(left, top, right, 100.0)
         if row.reserved_bytes is not None and row.reserved_bytes > row.peak_bytes:
             paths["memory pale"] += rectangle(left, 100.0 * (1 - row.reserved_bytes / columns.top_bytes), right, top)
-    shapes = [b.Shape(colour, "area", path) for colour, path in paths.items() if path]
+    shapes = [blocks.Shape(colour, "area", path) for colour, path in paths.items() if path]
     if columns.capacity_drawn:
         height = 100.0 - 100.0 * (columns.capacity_bytes or 0) / columns.top_bytes
-        shapes.append(b.Shape("mark", "dash", f"M0 {height:.4g}H100", "Capacity"))
-    return b.Chart(
+        shapes.append(blocks.Shape("mark", "dash", f"M0 {height:.4g}H100", "Capacity"))
+    return blocks.Chart(
         anchor="memory-steps",
         title=_title(memory, memory.rows),
         caption=" ".join(_caption(memory, columns)),
         height_px=170,
         shapes=tuple(shapes),
         x=step_axis([row.index for row in columns.rows]),
-        y=b.Axis("Memory", (b.Tick(0.0, "0"), b.Tick(100.0, format_bytes(columns.top_bytes)))),
+        y=blocks.Axis("Memory", (blocks.Tick(0.0, "0"), blocks.Tick(100.0, format_bytes(columns.top_bytes)))),
         legend=(),
         labels=(),
         table=_table(columns),
@@ -302,18 +299,18 @@ def _name(kind: str) -> str:
     return _NAMES.get(kind, kind)
 
 
-def oom_blocks(report: Report) -> tuple[b.Block, ...]:
+def oom_blocks(report: Report) -> tuple[blocks.Block, ...]:
     """Facts, live memory by kind, and the largest tensors; empty without a dossier."""
     oom = report.oom
     if oom is None:
         return ()
-    blocks: list[b.Block] = [b.Facts(tuple(fact for fact in _out_of_memory_facts(oom) if fact.value))]
+    made: list[blocks.Block] = [blocks.Facts(tuple(fact for fact in _out_of_memory_facts(oom) if fact.value))]
     for title, table in (("What was live", _kinds(oom)), ("The largest tensors", _largest(oom))):
-        blocks += [b.Heading(title), table] if table else []
-    return tuple(blocks)
+        made += [blocks.Heading(title), table] if table else []
+    return tuple(made)
 
 
-def _out_of_memory_facts(oom: OutOfMemory) -> tuple[b.Fact, ...]:
+def _out_of_memory_facts(oom: OutOfMemory) -> tuple[Fact, ...]:
     def size(value: int | None) -> str:
         return "" if value is None else format_bytes(value)
 
@@ -324,23 +321,23 @@ def _out_of_memory_facts(oom: OutOfMemory) -> tuple[b.Fact, ...]:
     fits = "" if oom.fitting_batch_size is None else f"at most {format_count(oom.fitting_batch_size)}"
     held = "in tensors" if oom.reserved_bytes is not None else "by the process"
     return (
-        b.Fact("Error", inert(oom.message, 300)),
-        b.Fact("Where", _place(oom), "" if oom.rank is None else f"rank {oom.rank}"),
-        b.Fact("Steps before", "" if oom.step is None else format_count(oom.step)),
-        b.Fact("Asked for", size(oom.requested_bytes), "the request that failed"),
-        b.Fact("Asked for at", " < ".join(inert(frame, 160) for frame in oom.frames[:_FRAMES]), "innermost line first"),
-        b.Fact("Free", size(oom.free_bytes), limit),
-        b.Fact("Total", size(oom.total_bytes)),
-        b.Fact("Held", size(oom.allocated_bytes), held),
-        b.Fact("Reserved and idle", size(idle), "by torch's allocator: cached, or in pieces too small"),
-        b.Fact("Batch size", "" if oom.batch_size is None else format_count(oom.batch_size)),
-        b.Fact("Batch that may fit", fits, "estimated: everything except parameters, gradients, optimizer state and "
+        Fact("Error", inert(oom.message, 300)),
+        Fact("Where", _place(oom), "" if oom.rank is None else f"rank {oom.rank}"),
+        Fact("Steps before", "" if oom.step is None else format_count(oom.step)),
+        Fact("Asked for", size(oom.requested_bytes), "the request that failed"),
+        Fact("Asked for at", " < ".join(inert(frame, 160) for frame in oom.frames[:_FRAMES]), "innermost line first"),
+        Fact("Free", size(oom.free_bytes), limit),
+        Fact("Total", size(oom.total_bytes)),
+        Fact("Held", size(oom.allocated_bytes), held),
+        Fact("Reserved and idle", size(idle), "by torch's allocator: cached, or in pieces too small"),
+        Fact("Batch size", "" if oom.batch_size is None else format_count(oom.batch_size)),
+        Fact("Batch that may fit", fits, "estimated: everything except parameters, gradients, optimizer state and "
              "buffers shrinks with the batch. Later gradients and state are counted, later activations are not"),
-        b.Fact("Incomplete", "" if oom.complete else "there may be more tensors"),
+        Fact("Incomplete", "" if oom.complete else "there may be more tensors"),
     )  # fmt: skip
 
 
-def _kinds(oom: OutOfMemory) -> b.Table | None:
+def _kinds(oom: OutOfMemory) -> blocks.Table | None:
     if not oom.live:
         return None
     rows = tuple(
@@ -352,17 +349,17 @@ def _kinds(oom: OutOfMemory) -> b.Table | None:
         )
         for kind in oom.live
     )
-    return b.Table("", ("Live", "Source", "Size", "Storages"), rows, 2)
+    return blocks.Table("", ("Live", "Source", "Size", "Storages"), rows, 2)
 
 
-def _largest(oom: OutOfMemory) -> b.Table | None:
+def _largest(oom: OutOfMemory) -> blocks.Table | None:
     if not oom.largest:
         return None
     rows = tuple(
         (_name(one.kind), f"{inert(one.dtype, 20)} {list(one.shape[:8])}", format_bytes(one.bytes))
         for one in oom.largest
     )
-    return b.Table("", ("Kind", "Tensor", "Storage"), rows, 2)
+    return blocks.Table("", ("Kind", "Tensor", "Storage"), rows, 2)
 
 
 SECTIONS = {90: section}

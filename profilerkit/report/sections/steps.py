@@ -14,8 +14,7 @@ from profilerkit.model.finding import Source
 from profilerkit.model.report import Report
 from profilerkit.model.run import INPUT_WAIT
 from profilerkit.model.step import Family, within
-from profilerkit.report import blocks as b
-from profilerkit.report import wording
+from profilerkit.report import blocks, wording
 from profilerkit.report.charts.chart import FILLS, INKS, Scale, label_on, polyline
 from profilerkit.report.charts.samples import sampled_strips
 from profilerkit.report.charts.steps import WAITS, loader_wait, steps_blocks
@@ -25,11 +24,11 @@ from profilerkit.units import format_ns, format_ratio
 NO_LOADER = "Input wait was not measured: no loader was seen."
 
 
-def section(report: Report) -> b.Section | None:
+def section(report: Report) -> blocks.Section | None:
     """Parts and steps; ``None`` for logs, which have neither."""
     if report.trust.mode == "logs":
         return None
-    blocks: list[b.Block] = []
+    made: list[blocks.Block] = []
     parts = [part for own in wording.families_of(report.breakdown).values() for part in own]
     shares = [wording.own_share(part, report.breakdown) for part in parts]
     if parts:
@@ -37,48 +36,48 @@ def section(report: Report) -> b.Section | None:
             (
                 wording.part_label(part.part),
                 part.source,
-                b.Value(part.time_ns, "ns", part.source),
-                "left out" if share is None else b.Value(share, "ratio"),
+                blocks.Value(part.time_ns, "ns", part.source),
+                "left out" if share is None else blocks.Value(share, "ratio"),
             )
             for part, share in zip(parts, shares, strict=True)
         )
         caption = f"{wording.bar_caption(report)}. A share is not a saving."
         if None in shares:
             caption += " Shares leave out the time that other programs took."
-        blocks.append(b.Table(caption, ("Part", "Source", "Time", "Share"), rows, 2, title="Every part of the step"))
+        made.append(blocks.Table(caption, ("Part", "Source", "Time", "Share"), rows, 2, title="Every part of the step"))
     else:
-        blocks.append(b.Text.of(wording.parts_missing(report)))
+        made.append(blocks.Text.of(wording.parts_missing(report)))
     if any(signal.name == INPUT_WAIT and signal.state == "missing" for signal in report.trust.signals):
-        blocks.append(b.Text.of(NO_LOADER, style="warning"))
+        made.append(blocks.Text.of(NO_LOADER, style="warning"))
     charts = (chart for chart in (loader_wait(report), sampled_strips(report)) if chart is not None)
-    blocks += [*steps_blocks(report), *charts]
+    made += [*steps_blocks(report), *charts]
     known = [(share, part) for share, part in zip(shares, parts, strict=True) if share is not None]
     share, largest = max(known, key=lambda pair: pair[0], default=(0.0, None))
     summary = f"{wording.part_label(largest.part)}: {format_ratio(share)}" if largest else "only its length is known"
-    return b.Section("steps", "Steps", summary, tuple(blocks))
+    return blocks.Section("steps", "Steps", summary, tuple(made))
 
 
 FULL_NAME = 600  #: longest name in the figure: a kernel of CUTLASS has 500 characters
 
 
-def timeline(report: Report) -> b.Section | None:
+def timeline(report: Report) -> blocks.Section | None:
     """The timeline; ``None`` where no steady step was traced."""
     chart = median_step_chart(report)
     return None if chart is None else _section(chart)
 
 
-def _section(block: b.Chart | b.Figure) -> b.Section:
-    return b.Section("timeline", "Timeline", "of the median step", (block,))
+def _section(block: blocks.Chart | blocks.Figure) -> blocks.Section:
+    return blocks.Section("timeline", "Timeline", "of the median step", (block,))
 
 
-def with_events(page: b.Document, events: Sequence[StepEvents]) -> b.Document:
+def with_events(page: blocks.Document, events: Sequence[StepEvents]) -> blocks.Document:
     """The page with a timeline that zooms, whose static twin is the one it had; as it is without events."""
     if not events:
         return page
     chart = next((one.blocks[0] for one in page.sections if one.id == "timeline"), None)
-    static = chart if isinstance(chart, b.Chart) else None
+    static = chart if isinstance(chart, blocks.Chart) else None
     # Its script takes the finding of the static figure as its title: without script there is nothing to name.
-    made = _section(b.Figure("step-timeline", "", _data(events), "timeline.js", static, plotly=True))
+    made = _section(blocks.Figure("step-timeline", "", _data(events), "timeline.js", static, plotly=True))
     if static is None:
         return revise(page, sections=(*page.sections[:1], made, *page.sections[1:]))
     return revise(page, sections=tuple(made if one.id == "timeline" else one for one in page.sections))
@@ -138,7 +137,7 @@ _MOST_CAUSES, _MOST_GAPS = 2, 10
 _UNITS_NS = {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0}
 
 
-def median_step_chart(report: Report) -> b.Chart | None:
+def median_step_chart(report: Report) -> blocks.Chart | None:
     """The figure; ``None`` where no steady step was traced."""
     found = report.median_step
     if found is None or found.time_ns <= 0 or not found.lanes:
@@ -156,7 +155,7 @@ def median_step_chart(report: Report) -> b.Chart | None:
     unit = format_ns(scale.high).rpartition(" ")[2]
     sources = {part.part: part.source for part in report.breakdown}
     waits = [sources[part] for part in WAITS if part in sources]
-    return b.Chart(
+    return blocks.Chart(
         anchor="median-step",
         title=_title(found),
         caption=" ".join(
@@ -165,18 +164,20 @@ def median_step_chart(report: Report) -> b.Chart | None:
         height_px=round(height),
         shapes=(*shapes, *(_bracket(gap, scale, tops[0]) for gap in labelled)),
         x=scale.across("Time since the start of the step", lambda value: f"{value / _UNITS_NS[unit]:g} {unit}"),
-        y=b.Axis(
-            "Lane", tuple(b.Tick(100.0 - top - tall / 2, _name(lane)) for lane, top in zip(lanes, tops, strict=True))
+        y=blocks.Axis(
+            "Lane",
+            tuple(blocks.Tick(100.0 - top - tall / 2, _name(lane)) for lane, top in zip(lanes, tops, strict=True)),
         ),
         legend=tuple((family, name) for family, name in wording.FAMILY_LABELS.items() if family in used),
         labels=tuple(
-            b.Label(_middle(gap, scale), tops[0] - 100.0 * 3 / height, _label(gap), side="within") for gap in labelled
+            blocks.Label(_middle(gap, scale), tops[0] - 100.0 * 3 / height, _label(gap), side="within")
+            for gap in labelled
         ),
         table=_table(found, lanes),
     )
 
 
-def _bars(lane: Lane, top: float, base: float) -> Iterator[b.Shape]:
+def _bars(lane: Lane, top: float, base: float) -> Iterator[blocks.Shape]:
     """The lane's families stacked, the whole stack first: each further one is painted over what lies above it."""
     known = {track.family: track for track in lane.tracks}
     stack = [known[family] for family in wording.FAMILY_LABELS if family in known]
@@ -186,7 +187,7 @@ def _bars(lane: Lane, top: float, base: float) -> Iterator[b.Shape]:
         heights = [min(sum(levels) / 255, 1.0) for levels in zip(*drawn[:count], strict=False)]
         path = _staircase([max(height, _LEAST_HEIGHT) if height else 0.0 for height in heights], top, base)
         words = f"{_name(lane)}: {_what(lane, track.family)}, {format_ns(track.time_ns)}"
-        yield b.Shape(track.family, "area", path, words)
+        yield blocks.Shape(track.family, "area", path, words)
 
 
 def _staircase(heights: list[float], top: float, base: float) -> str:
@@ -233,9 +234,9 @@ def _middle(gap: Gap, scale: Scale) -> float:
     return (scale.at(gap.start_ns) + scale.at(gap.end_ns)) / 2
 
 
-def _bracket(gap: Gap, scale: Scale, top: float) -> b.Shape:
+def _bracket(gap: Gap, scale: Scale, top: float) -> blocks.Shape:
     line = polyline([(scale.at(gap.start_ns), top - 0.5), (scale.at(gap.end_ns), top - 0.5)])
-    return b.Shape("mark", "line", line, f"Idle from {format_ns(gap.start_ns)} to {format_ns(gap.end_ns)}")
+    return blocks.Shape("mark", "line", line, f"Idle from {format_ns(gap.start_ns)} to {format_ns(gap.end_ns)}")
 
 
 def _title(found: MedianStep) -> str:
@@ -309,7 +310,7 @@ def _what(lane: Lane, family: Family) -> str:
     return "Waiting for the device" if lane.kind == "thread" and family == "other" else wording.FAMILY_LABELS[family]
 
 
-def _table(found: MedianStep, lanes: tuple[Lane, ...]) -> b.Table:
+def _table(found: MedianStep, lanes: tuple[Lane, ...]) -> blocks.Table:
     rows = [
         (_name(lane), _what(lane, track.family), track.time_ns)
         for lane in lanes
@@ -327,7 +328,7 @@ def _table(found: MedianStep, lanes: tuple[Lane, ...]) -> b.Table:
         for gap in gaps
     ]
     left = found.gap_count - len(gaps)
-    return b.Table(
+    return blocks.Table(
         "The lanes, the idle time by cause, and the longest gaps",
         ("Lane", "What", "Time", "Share of the step"),
         tuple(
