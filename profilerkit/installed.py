@@ -1,13 +1,13 @@
 """What other packages add to this one, by the groups of their entry points."""
 
 import sys
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
-
-_METADATA = (".dist-info", ".egg-info")
 
 
 def entry_points(group: str) -> "tuple[EntryPoint, ...]":
@@ -15,28 +15,26 @@ def entry_points(group: str) -> "tuple[EntryPoint, ...]":
 
     To import ``importlib.metadata`` and to search it takes 15 ms: that is left out where no package names the group.
     """
-    if not any(_may_name(group, Path(place)) for place in sys.path):
+    named = _named(tuple(sys.path))
+    if named is not None and group.encode() not in named:
         return ()
     from importlib.metadata import entry_points as found
 
     return tuple(found(group=group))
 
 
-def _may_name(group: str, place: Path) -> bool:
-    """Whether a package in a place of ``sys.path`` names the group; an archive or an egg may hold any."""
-    if place.suffix == ".egg":
-        return True
-    try:
-        packages = [found for found in place.iterdir() if found.suffix in _METADATA]
-    except OSError:
-        return place.is_file()
-    for package in packages:
-        try:
-            if group.encode() in (package / "entry_points.txt").read_bytes():
-                return True
-        except OSError:  # most packages have none
-            continue
-    return False
+@lru_cache(1)
+def _named(places: tuple[str, ...]) -> bytes | None:
+    """Text of all entry points in these places; ``None`` with an archive or an egg, which may hold any."""
+    paths = [Path(place) for place in places]
+    if any(path.suffix == ".egg" or path.is_file() for path in paths):
+        return None
+    texts = [b""]
+    for path in paths:
+        for found in path.glob("*.*-info/entry_points.txt"):
+            with suppress(OSError):
+                texts.append(found.read_bytes())
+    return b"\n".join(texts)
 
 
 def package_of(entry: "EntryPoint") -> str:

@@ -5,6 +5,7 @@ import os
 import re
 import resource
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,6 +203,8 @@ _REQUEST = re.compile(r"allocate (\d+(?:\.\d+)?) ?(bytes|KiB|MiB|GiB|TiB|PiB)")
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50}
 _GPU = re.compile(r"\bGPU (\d{1,4}) has")
 _LONGEST_MESSAGE = 500
+#: Modules of torch whose lines ask for memory once the forward pass has made all activations.
+_AFTER_FORWARD = {"torch.nn.modules.loss", "torch.autograd", "torch.optim.optimizer"}
 #: All that stays when the batch shrinks.
 _FIXED = ("parameters", "gradients", "optimizer state", "buffers")
 _ROOT = Path("/")
@@ -236,8 +239,14 @@ def dossier(error: Exception, *, steps: int, loader: Loader | None) -> OutOfMemo
         largest=live.largest if live is not None else (),
         complete=live is not None and live.complete,
         batch_size=batch,
-        fitting_batch_size=_fitting(live, room, batch, requested),
+        fitting_batch_size=_fitting(live, room, batch, requested) if _is_after_forward(error) else None,
     )
+
+
+def _is_after_forward(error: Exception) -> bool:
+    """Return whether all activations were there: nothing tells what the rest of a forward pass would have taken."""
+    asking = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return not asking.isdisjoint(_AFTER_FORWARD)
 
 
 def _kinds(live: LiveMemory, room: _Room) -> tuple[LiveBytes, ...]:

@@ -19,7 +19,7 @@ _EPILOG = """\
 examples:
   profilerkit rules input                         the rules about input
   profilerkit rules starved_device                the page of IN001
-  profilerkit rules --format markdown > rules.md  every page
+  profilerkit rules -f md > rules.md              every page
 
 Rules of your project are listed too: rules-path in pyproject.toml. They are
 code, so they are loaded once you allow them: profilerkit rules --allow-rules"""
@@ -29,11 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``rules``."""
     parser.add_argument("code", nargs="?", metavar="CODE", help="a rule to explain, or a family to list")
     parser.epilog = _EPILOG
-    formats = ("text", "json", "markdown", "html")
-    parser.add_argument(
-        "--format", metavar="|".join(formats), type=one_of("--format", formats), default="text", help="default: text"
-    )
-    parser.add_argument("--json", action="store_const", const="json", dest="format", help="same as --format json")
+    formats = ("text", "json", "md", "html")
+    known, form = "|".join(formats), one_of("--format", formats)
+    parser.add_argument("-f", "--format", metavar=known, type=form, default="text", help="default: text")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="same as -f json")
     add_allow_rules(parser)
     parser.add_argument("--facts", action="store_true", help="list what a rule may ask for, instead")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of report.json instead")
@@ -86,7 +85,7 @@ def _document(rules: "Sequence[Rule]", form: str, is_one: bool, width: int) -> s
     """The pages of the rules in a form for other programs; a rule that was named is one record, not a list."""
     from profilerkit.rules import docs
 
-    if form == "markdown":
+    if form == "md":
         return docs.render_markdown(rules)
     if form == "html":
         return docs.render_html(rules)

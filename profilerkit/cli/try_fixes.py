@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--steps", metavar="N", type=int, help="steps of each run (default: 60, or 4 s of them)")
     for option, least, most, default, text in (
         ("--time", 1, 86_400, 60.0, "end a run after so long from its first step (default: 60)"),
-        ("--budget", 10, 604_800, 900.0, "end all runs after so long (default: 900)"),
+        ("--budget", 10, 604_800, 900.0, "end all runs after so long, or at most one run later (default: 900)"),
     ):
         add(option, metavar="SECONDS", type=seconds(option, least, most), default=default, help=text)
     fix = "try this change too, for example num_workers=4"
@@ -231,7 +231,7 @@ def _plan(
     return (
         f"command  {shlex.join(command)}",
         f"each run {arguments.steps or '60 steps or more'}, at most {arguments.time:g} s from its first step",
-        f"all runs at most {arguments.budget:g} s",
+        f"all runs at most {arguments.budget:g} s, or one run more",
         "first    the program as it is: its report proposes changes",
         "in turns the program as it is",
         *(f"         {', '.join(change.text for change in one.changes)}" for one in known),

@@ -125,7 +125,8 @@ def _too_little(facts: Facts) -> Verdict | None:
         said = said if count else "No device event was recorded"
     else:
         return None
-    return inconclusive(said, f"Record while steps run: {RECORD}.", RECORD)
+    what = "while steps run" if facts.steps.found_by == WHOLE_TRACE else "what happens in the steps"
+    return inconclusive(said, f"Record {what}: {RECORD}.", RECORD)
 
 
 def shows_idle_device(facts: Facts) -> bool:

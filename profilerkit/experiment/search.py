@@ -15,6 +15,7 @@ from profilerkit.model.change import revise
 from profilerkit.model.diff import Range
 from profilerkit.model.finding import SettingChange
 from profilerkit.model.trial import Attempt, Numbers, Outcome, Trial
+from profilerkit.units import format_count, format_ns
 
 #: Runs of each side before anything is said, and after which no more is asked (choices): two tell whether losses are
 #: the same from run to run.
@@ -60,7 +61,7 @@ class Search:
 
         Args:
             runs: what runs the command.
-            budget_s: wall clock for all runs.
+            budget_s: wall clock for all runs, those made before included: only a run longer than all before ends later.
             say: told what goes on, one line each.
             takes_differences: advise changes that change the numbers too.
             clock: seconds.
@@ -72,7 +73,7 @@ class Search:
         self._clock = clock
         self._began_s = clock()
         self._ends_s = self._began_s + budget_s
-        self._longest_s = 0.0
+        self.longest_s = 0.0  # of a run so far: no other is begun that would then end too late
         self._baseline: list[Ran] = []
         self._made: dict[Candidate, list[Ran]] = {}
         self._singles: list[Candidate] = []
@@ -88,7 +89,9 @@ class Search:
             self._in_turns(self._singles)
             self._join()
             return
-        self.notes.append("Time ran out before everything was measured: `profilerkit try --budget` gives more.")
+        least_s = self.longest_s * (1 + FEWEST_RUNS * (1 + len(self._singles)))
+        enough = format_count(math.ceil(max(least_s, 2 * (self._ends_s - self._began_s))))
+        self.notes.append(f"Time ran out before everything was measured: try it with a budget of {enough} s.")
 
     def _in_turns(self, candidates: Sequence[Candidate]) -> None:
         """Run baseline and candidates in turns until each is settled."""
@@ -120,12 +123,12 @@ class Search:
                 made[-1] = again
 
     def _run(self, name: str, candidate: Candidate | None) -> Ran:
-        if self._clock() + self._longest_s > self._ends_s:
+        if self._clock() + self.longest_s > self._ends_s:
             raise BudgetSpentError
         began_s = self._clock() - self._began_s
         ran = revise(self._runs.run(name, candidate.changes if candidate else ()), began_s=began_s)
-        self._longest_s = max(self._longest_s, ran.seconds)
-        step = f"{ran.timed.timed.centre_ns / 1e6:.4g} ms a step" if ran.timed else ran.problem
+        self.longest_s = max(self.longest_s, ran.seconds)
+        step = f"mean step {format_ns(ran.timed.timed.centre_ns)}" if ran.timed else ran.problem
         self._say(f"{name}: {step}")
         return ran
 

@@ -94,6 +94,7 @@ class Trying:
             output = first.place.parent / "ends" / first.place.name / "output.txt"
             where = f"its output is in {output}" if isinstance(runs, Runner) else ""
             raise UsageError("the program cannot be measured", cause=first.problem, hint=where)
+        self.search.longest_s = first.seconds
         if isinstance(runs, Runner):
             runs.longest_s = 2 * first.seconds + _PATIENCE_S
         if not self._has_steps:
@@ -134,7 +135,7 @@ def try_fixes(
         path: a directory for the runs; ``runs/try-NAME`` when not given, with a number where that is taken.
         steps: of each call; as many as take 4 s when not given, and at least 60.
         seconds: a call ends after so long from its first step on.
-        budget: seconds for all calls.
+        budget: seconds for all calls, or at most one call more.
         fixes: changes to try beside those that the first run proposes, as ``num_workers=4``.
         allow_differences: advise changes that change the losses, too.
 

@@ -170,8 +170,8 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True):
         reserved_bytes: by torch's allocator, with what lies idle in it.
         fitting_batch_size: the largest batch that may have fitted, estimated: parameters, gradients, optimizer state
             and buffers stay, those not allocated yet included, and the rest shrinks with the batch. An upper bound:
-            the step had not made all activations, and what an optimizer takes for the length of its step is left out.
-            ``None`` also where the state that the optimizer will keep is not known.
+            what the rest of the step takes for a while is left out. ``None`` also where the state that the optimizer
+            will keep is not known, and where the forward pass had not made all activations.
         frames: lines of Python that asked for it, innermost first; empty where they were not recorded.
     """
 

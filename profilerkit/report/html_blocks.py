@@ -158,7 +158,7 @@ def _table(table: blocks.Table, *, is_twin: bool = False) -> Markup:
 def code(block: blocks.Code, *, is_page: bool = True) -> Markup:
     """Code to paste; the script of a page shows the button."""
     button = Markup('<button type="button" class="copy" hidden>Copy</button>') if is_page else ""
-    return Markup('<div class="code">{}<pre tabindex="0"><code>{}</code></pre></div>').format(button, block.text)
+    return Markup('<div class="code">{}<pre><code>{}</code></pre></div>').format(button, block.text)
 
 
 def _chart(data: blocks.Chart) -> Markup:

@@ -56,7 +56,8 @@ def line(live: Live, report: Report | None, *, ascii_only: bool = False) -> str:
     if recent is None:
         pieces = pieces if live.steps else ["no step recorded yet"]
     elif recent.rate_per_s is not None:
-        pieces += [format_value(recent.rate_per_s, "per_s").replace("/s", " steps/s"), format_ns(recent.median_ns)]
+        pieces += [format_value(recent.rate_per_s, "per_s").replace("/s", " steps/s")]
+        pieces += [f"{format_ns(recent.median_ns)} median"]
     pieces += [f"input {_span(_waits(live), format_ratio)}"] if _waits(live) else []
     busy = [rank.device.utilization_ratio for rank in live.ranks if rank.device]
     known = [ratio for ratio in busy if ratio is not None]

@@ -108,7 +108,7 @@ def _table(trial: Trial) -> Table:
         *(_row(_change(one), one) for one in trial.attempts),
         *(_row("together", one) for one in (trial.together,) if one),
     ]
-    caption = "Measured: how much shorter the step got, with its 99 % interval."
+    caption = "Measured: the mean step of the baseline, and how much shorter it got, with the 99 % interval."
     return Table(caption, ("Change", "Predicted", "Measured", "Losses"), tuple(rows), text_columns=4)
 
 

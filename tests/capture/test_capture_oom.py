@@ -206,12 +206,15 @@ LOADER = Loader(kind="DataLoader", batch_size=32)
 def told(monkeypatch):
     """The dossier with a stand-in for torch, and with 20 GiB that stay whatever the batch is."""
 
-    def told(error=None, loader=LOADER, unallocated=0, **changes):
+    def told(error=None, loader=LOADER, unallocated=0, where="torch.autograd", **changes):
         kinds = (oom.LiveBytes(kind="parameters", bytes=20 * GIB, count=7), oom.LiveBytes(kind="other", bytes=GIB))
         found = oom.LiveMemory(kinds, (), True, unallocated)
         monkeypatch.setattr(oom, "live_memory", lambda _torch, _device, _index: found)
         monkeypatch.setitem(sys.modules, "torch", device(**changes))
-        return oom.dossier(error or DeviceError(SAYS), steps=7, loader=loader)
+        try:
+            exec("raise error", {"__name__": where, "error": error or DeviceError(SAYS)})
+        except (DeviceError, RuntimeError) as failure:
+            return oom.dossier(failure, steps=7, loader=loader)
 
     return told
 
@@ -323,6 +326,7 @@ def test_what_cannot_be_said_is_not_said(told):
         raise RuntimeError("not supported")
 
     assert told(loader=None).fitting_batch_size is None
+    assert told(where="torch.nn.modules.linear").fitting_batch_size is None  # of an unknown part of the activations
     assert told(DeviceError(SAYS.replace("10.00 GiB", "0.50 GiB"))).fitting_batch_size is None
     assert told(mem_get_info=unsupported).free_bytes is None
     assert told(memory_allocated=unsupported).device == "device"

@@ -74,11 +74,11 @@ def test_the_schema_is_the_reports(capsys):
 
 
 def test_every_page_reads_as_markdown(capsys):
-    assert main(["rules", "--format", "markdown"]) == 0
+    assert main(["rules", "-f", "md"]) == 0
     shown = capsys.readouterr().out
     assert re.findall(r"^## (\w+) ", shown, re.MULTILINE) == [rule.code for rule in RULES]
     assert shown.count("**What it finds.** ") == len(RULES)
-    assert main(["rules", "in001", "--format", "markdown"]) == 0
+    assert main(["rules", "in001", "-f", "md"]) == 0
     page = capsys.readouterr().out
     assert page in shown
     assert "smallest_share = 0.05" in page

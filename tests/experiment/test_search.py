@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from profilerkit.compare.steps import Resampled, Timed
 from profilerkit.experiment.plan import Candidate, candidates_of, joined
 from profilerkit.experiment.runs import Ended, Ran, Runner
 from profilerkit.experiment.search import MOST_RUNS, Search
+from profilerkit.experiment.trying import Trying
 from profilerkit.model.change import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving, SettingChange
 
@@ -233,6 +235,17 @@ def test_the_budget_ends_it_with_what_is_known() -> None:
     assert trial.runs == 1
     assert any("Time ran out" in note for note in trial.notes)
     assert [attempt.kept for attempt in trial.attempts] == [False, False]
+
+
+def test_no_run_begins_that_would_end_after_the_budget_if_it_took_as_long_as_the_first() -> None:
+    program = Program({"num_workers": 0.7}, seconds=50)
+    plain, seen = program.run, SimpleNamespace(compute=None, outcomes=(), run=SimpleNamespace(devices=()))
+    program.run = lambda *run, **deep: revise(plain(*run, **deep), report=seen)  # type: ignore[method-assign]
+    trying = Trying(program, budget_s=60)  # type: ignore[arg-type]
+    trying.search = Search(program, budget_s=60, say=lambda _: None, clock=program.clock)  # type: ignore[arg-type]
+    trying.rest(trying.first())
+    assert program.started == ["first"]
+    assert any("a budget of 250 s" in note for note in trying.search.notes)
 
 
 def test_a_run_beside_other_work_is_made_again() -> None:

@@ -53,11 +53,11 @@ def with_step(base=None, **changes):
 
 def test_the_title_is_the_finding_with_its_numbers():
     assert median_step_chart(with_step()).title == (
-        "In the median step (step 17) the device is idle 38.0 ms of 176 ms: "
+        "In the median traced step (step 17) the device is idle 38.0 ms of 176 ms: "
         "31.0 ms input wait (preparing samples) and 5.00 ms Python between operators"
     )
     never = median_step_chart(with_step(idle_ns=0, causes={}, gaps=(), gap_count=0))
-    assert never.title == "In the median step (step 17) the device is never idle in the 176 ms"
+    assert never.title == "In the median traced step (step 17) the device is never idle in the 176 ms"
     host = median_step_chart(with_step(mode="cpu", of=1, causes={"over.python": 38 * MS}))
     assert host.title == (
         "In the one traced step (step 17) nothing is computed for 38.0 ms of 176 ms: 38.0 ms Python between operators"

@@ -76,7 +76,10 @@ def test_each_name_is_told_once_and_causes_in_words():
     figure = figure_of(events(), events(is_median=False, step=18, left_out=3))
     data = read(figure)
     assert data["names"] == ["Input wait: preparing samples", "gemm", "aten::mm"]
-    assert [step["title"] for step in data["steps"]] == ["Median step 17, 10.0 ms", "Slowest step 18, 10.0 ms"]
+    assert [step["title"] for step in data["steps"]] == [
+        "Median traced step 17, 10.0 ms",
+        "Slowest traced step 18, 10.0 ms",
+    ]
     assert [step["note"] for step in data["steps"]] == ["", "3 shorter events of this step left out."]
 
 
@@ -183,7 +186,7 @@ def test_both_steps_are_shown_on_one_axis(page, tmp_path):
     )
     assert page.evaluate(RANGE) == [0, 30 * MS]
     shown = page.evaluate("document.querySelector('.timeline-stage').textContent")
-    assert "Median step 17" in shown
+    assert "Median traced step 17" in shown
     assert "Slowest step 18" in shown
 
 

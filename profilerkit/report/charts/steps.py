@@ -41,14 +41,6 @@ class Column(msgspec.Struct, frozen=True):
         return max(0, self.time_ns - sum(self.families.values()))
 
 
-class Timeline(msgspec.Struct, frozen=True):
-    """All steps and the scale they are drawn on; ``median_ns`` is 0 without a step."""
-
-    columns: tuple[Column, ...]
-    median_ns: float
-    cut_ns: float
-
-
 def _column(row: StepRow, median_ns: float) -> Column:
     families: dict[Family, int] = {}
     for part, time_ns in row.parts.items():
@@ -67,19 +59,6 @@ def _column(row: StepRow, median_ns: float) -> Column:
     )
 
 
-def timeline_of(report: Report) -> Timeline:
-    """The judged rank's steps, ready to draw."""
-    rows = report.steps.rows
-    steady = [row.time_ns for row in rows if row.state == "steady"]
-    median_ns = float(median(steady or [row.time_ns for row in rows] or [0]))
-    highest = max((row.time_ns for row in rows), default=0)
-    return Timeline(
-        columns=tuple(_column(row, median_ns) for row in rows),
-        median_ns=median_ns,
-        cut_ns=min(float(highest), CUT_FACTOR * median_ns) or 1.0,
-    )
-
-
 def slowest_of_groups(columns: Sequence[Column], limit: int) -> tuple[list[Column], int]:
     """At most ``limit`` columns: the slowest of every ``n`` neighbours, and ``n``."""
     size = -(-len(columns) // limit) if columns else 1
@@ -87,31 +66,31 @@ def slowest_of_groups(columns: Sequence[Column], limit: int) -> tuple[list[Colum
     return [max(group, key=lambda column: column.time_ns) for group in groups], size
 
 
-def _title(timeline: Timeline, *, thinned: bool, is_whole: bool) -> str:
-    steady = [column for column in timeline.columns if column.steady]
+def _title(columns: Sequence[Column], mean_ns: float, *, thinned: bool, is_whole: bool) -> str:
+    steady = [column for column in columns if column.steady]
     if not steady:
-        return f"{wording.plural(len(timeline.columns), 'step')} found, none of them steady"
+        return f"{wording.plural(len(columns), 'step')} found, none of them steady"
     slow = [column for column in steady if column.slow]
     worst = max(steady, key=lambda column: column.time_ns)
-    usual = format_ns(timeline.median_ns)
+    usual = format_ns(mean_ns)
     if len(steady) == 1 and is_whole:
         return f"Nothing marks a step in this recording of {usual}"
     if len(steady) == 1:
         return f"One steady step was recorded: {usual}"
     shown = " shown" if thinned else ""
     if not slow:
-        return f"No steady step stands out: the slowest{shown} takes {format_ns(worst.time_ns)}, the median {usual}"
+        return f"No steady step stands out: the slowest{shown} takes {format_ns(worst.time_ns)}, the mean {usual}"
     return (
         f"{wording.plural(len(slow), 'steady step')} of {format_count(len(steady))}{shown} took more than "
         f"{SLOW_FACTOR} × the median; step {worst.index} took {format_ns(worst.time_ns)}"
     )
 
 
-def _caption(report: Report, timeline: Timeline) -> Iterator[str]:
+def _caption(report: Report, columns: Sequence[Column], cut_ns: float) -> Iterator[str]:
     thinned = f", evenly thinned from {format_count(report.steps.count)}" if report.steps.thinned else ""
-    yield f"{wording.plural(len(timeline.columns), 'step')} of the judged rank{thinned}."
-    if cut := sum(column.time_ns > timeline.cut_ns for column in timeline.columns):
-        higher = f"{wording.plural(cut, 'column')} higher than {format_ns(timeline.cut_ns)}"
+    yield f"{wording.plural(len(columns), 'step')} of the judged rank{thinned}."
+    if cut := sum(column.time_ns > cut_ns for column in columns):
+        higher = f"{wording.plural(cut, 'column')} higher than {format_ns(cut_ns)}"
         yield f"{higher} {'is' if cut == 1 else 'are'} cut off, with a bar above."
     yield from _slow(report.steps.slow, thinned=report.steps.thinned)
     yield from _warmup(report)
@@ -140,8 +119,7 @@ def _warmup(report: Report) -> Iterator[str]:
     yield f"{wording.plural(warmup.steps, 'step')} of warm-up took {spent}, {more} more than steady ones{cause}."
 
 
-def _table(timeline: Timeline) -> Table:
-    columns = timeline.columns
+def _table(columns: Sequence[Column]) -> Table:
     shown: Sequence[Column] = columns
     caption = "Every step."
     if len(columns) > _TABLE_ROWS:
@@ -179,9 +157,12 @@ def steps_blocks(report: Report) -> tuple[Block, ...]:
     """The steps as a chart with its table; without steps, what is missing."""
     if not report.steps.rows:
         return (Text.of("The times of single steps were not recorded, so steps cannot be compared."),)
-    timeline = timeline_of(report)
-    title = _title(timeline, thinned=report.steps.thinned, is_whole=wording.marks_none(report))
-    columns, group = slowest_of_groups(timeline.columns, _MOST_COLUMNS)
+    rows, times = report.steps.rows, report.steps.time_ns
+    median_ns = float(median([row.time_ns for row in rows if row.state == "steady"] or [row.time_ns for row in rows]))
+    cut_ns = min(float(max(row.time_ns for row in rows)), CUT_FACTOR * median_ns) or 1.0
+    every = [_column(row, median_ns) for row in rows]
+    mean_ns, is_whole = times.mean if times is not None else median_ns, wording.marks_none(report)
+    columns, group = slowest_of_groups(every, _MOST_COLUMNS)
     wide = 100.0 / max(len(columns), LEAST_COLUMNS)
     paths: dict[str, str] = {}
     for number, column in enumerate(columns):
@@ -189,13 +170,13 @@ def steps_blocks(report: Report) -> tuple[Block, ...]:
         layers = [(family, column.families[family]) for family in wording.FAMILY_LABELS if column.families.get(family)]
         for family, time_ns in (*layers, ("unsplit", column.unsplit_ns)):
             key = family if column.steady else f"{family} pale"
-            top = min(100.0, below + 100.0 * time_ns / timeline.cut_ns)
+            top = min(100.0, below + 100.0 * time_ns / cut_ns)
             if top > below:
                 paths[key] = paths.get(key, "") + rectangle(left, 100.0 - top, right, 100.0 - below)
             below = top
-        if column.time_ns > timeline.cut_ns:
+        if column.time_ns > cut_ns:
             paths["mark"] = paths.get("mark", "") + rectangle(left, -4.0, right, -2.0)
-    median_at = 100.0 - 100.0 * min(1.0, timeline.median_ns / timeline.cut_ns)
+    median_at = 100.0 - 100.0 * min(1.0, median_ns / cut_ns)
     used = {key.partition(" ")[0] for key in paths}
     notes = ["Dashed: the median of steady steps."]
     notes += ["Pale: outside the steady window."] if any(key.endswith("pale") for key in paths) else []
@@ -203,20 +184,20 @@ def steps_blocks(report: Report) -> tuple[Block, ...]:
     return (
         Chart(
             anchor="step-by-step",
-            title=title,
-            caption=" ".join((*_caption(report, timeline), *notes)),
+            title=_title(every, mean_ns, thinned=report.steps.thinned, is_whole=is_whole),
+            caption=" ".join((*_caption(report, every, cut_ns), *notes)),
             height_px=190,
             shapes=(
                 *(Shape(key, "area", path) for key, path in sorted(paths.items())),
                 Shape("mark", "dash", f"M0 {median_at:.4g}H100", "Median of steady steps"),
             ),
             x=step_axis([column.index for column in columns]),
-            y=Axis("Time of a step", (Tick(0.0, "0"), Tick(100.0, format_ns(timeline.cut_ns)))),
+            y=Axis("Time of a step", (Tick(0.0, "0"), Tick(100.0, format_ns(cut_ns)))),
             legend=tuple(
                 (key, name) for key, name in (*wording.FAMILY_LABELS.items(), ("unsplit", REST)) if key in used
             ),
             labels=(),
-            table=_table(timeline),
+            table=_table(every),
         ),
     )
 

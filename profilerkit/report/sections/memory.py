@@ -332,7 +332,7 @@ def _out_of_memory_facts(oom: OutOfMemory) -> tuple[Fact, ...]:
         Fact("Reserved and idle", size(idle), "by torch's allocator: cached, or in pieces too small"),
         Fact("Batch size", "" if oom.batch_size is None else format_count(oom.batch_size)),
         Fact("Batch that may fit", fits, "estimated: everything except parameters, gradients, optimizer state and "
-             "buffers shrinks with the batch. Later gradients and state are counted, later activations are not"),
+             "buffers shrinks with the batch. What the rest of the step takes for a while is not counted"),
         Fact("Incomplete", "" if oom.complete else "there may be more tensors"),
     )  # fmt: skip
 

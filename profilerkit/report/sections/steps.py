@@ -67,7 +67,7 @@ def timeline(report: Report) -> blocks.Section | None:
 
 
 def _section(block: blocks.Chart | blocks.Figure) -> blocks.Section:
-    return blocks.Section("timeline", "Timeline", "of the median step", (block,))
+    return blocks.Section("timeline", "Timeline", "of the median traced step", (block,))
 
 
 def with_events(page: blocks.Document, events: Sequence[StepEvents]) -> blocks.Document:
@@ -110,7 +110,7 @@ def _step(events: StepEvents, names: dict[str, int]) -> dict[str, Any]:
         names.setdefault(words[name, row in causes], len(names))
         for name, row in zip(events.name, events.row, strict=True)
     ]
-    word = "Median step" if events.is_median else "Slowest step"
+    word = "Median traced step" if events.is_median else "Slowest traced step"
     return {
         "title": f"{word} {events.step}, {format_ns(events.time_ns)}",
         "ns": events.time_ns,
@@ -240,7 +240,7 @@ def _bracket(gap: Gap, scale: Scale, top: float) -> blocks.Shape:
 
 
 def _title(found: MedianStep) -> str:
-    which = "median" if found.of > 1 else "one traced"
+    which = "median traced" if found.of > 1 else "one traced"
     idle = f"idle {format_ns(found.idle_ns)}" if found.idle_ns else "never idle in the"
     state = f"the device is {idle}"
     if found.mode == "cpu":

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from profilerkit.analysis.logs.history import file_and_line, own_line
+from profilerkit.analysis.logs.history import file_and_line, kind_of, own_line
 from profilerkit.model.finding import Confidence, Evidence, Finding, Fix
 from profilerkit.model.memory import FailedRequest, MemorySnapshot
 from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
@@ -164,6 +164,8 @@ def _fitting(one: MemorySnapshot, failed: FailedRequest) -> float | None:
     """
     room, shrinks = failed.room_bytes, one.held("activations")
     peak = one.peak_bytes
+    if kind_of(failed.frames, frozenset()) == "activations" and not failed.is_of_loss:
+        return None  # nothing tells what the rest of the forward pass would have taken
     # What was in use at another moment says nothing of this one.
     if room is None or not peak or not shrinks or (failed.in_use_bytes or 0) < 0.9 * peak:
         return None

@@ -102,6 +102,13 @@ def test_calls_beside_the_work_name_nothing(tmp_path):
     assert (found.bound, found.headline) == ("inconclusive", "No operator and no kernel was recorded")
 
 
+def test_of_steps_that_were_timed_alone_their_work_is_to_be_recorded(tmp_path):
+    trace = Trace()
+    for number in range(12):
+        trace.step(number, number * STEP, (number + 1) * STEP)
+    assert verdict(trace, tmp_path).refuted_by.startswith("Record what happens in the steps:")
+
+
 @pytest.mark.parametrize(("kernels", "bound"), [(2, "inconclusive"), (3, "compute-bound")])
 def test_fewer_than_three_kernels_without_a_step_always_fill_the_recording(kernels, bound, tmp_path):
     trace = Trace()
