@@ -128,7 +128,7 @@ def waterfall(facts: Facts, outcomes: Sequence[Outcome]) -> Waterfall | None:
 
 
 def _by_formula(outcomes: Sequence[Outcome], found: Sequence[Priced]) -> list[tuple[str, Finding]]:
-    """Fixes that no replay tells, of time that no larger one is about."""
+    """Fixes that no replay tells, of time that is known, and that no larger one is about."""
     replayed = {id(entry.finding) for entry in found}
     return [
         (outcome.rule, finding)
@@ -136,7 +136,7 @@ def _by_formula(outcomes: Sequence[Outcome], found: Sequence[Priced]) -> list[tu
         for finding in outcome.findings
         if finding.saving is not None and finding.fix is not None and not finding.overlaps
         if finding.saving.expected >= SMALLEST_SAVING
-        if id(finding) not in replayed
+        if id(finding) not in replayed and (finding.bound is not None or outcome.rule in PARTS_OF_RULE)
     ]
 
 

@@ -206,6 +206,9 @@ def test_a_fix_that_no_replay_tells_takes_its_part_of_what_the_others_leave(tmp_
     assert [fix.alone for fix in after.fixes] == sorted((fix.alone for fix in after.fixes), reverse=True)
     bound = revise(added, findings=(revise(other, saving=revise(other.saving, method="bound")),))
     assert waterfall(facts, [*outcomes, bound]) == after
+    # Nothing says of which time the claim of an unknown rule without a bound is.
+    unknown = revise(fired, rule="XX001", findings=(revise(other, bound=None),))
+    assert waterfall(facts, [*outcomes, unknown]).fixes == before.fixes
     same = revise(fired, findings=(revise(own, overlaps="CP007"),))
     others = [entry for entry in outcomes if entry is not fired]
     assert [fix.rule for fix in waterfall(facts, [*others, same, added]).fixes] == ["CP007"]
