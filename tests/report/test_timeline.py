@@ -187,7 +187,7 @@ def test_both_steps_are_shown_on_one_axis(page, tmp_path):
     assert page.evaluate(RANGE) == [0, 30 * MS]
     shown = page.evaluate("document.querySelector('.timeline-stage').textContent")
     assert "Median traced step 17" in shown
-    assert "Slowest step 18" in shown
+    assert "Slowest traced step 18" in shown
 
 
 @pytest.mark.browser
