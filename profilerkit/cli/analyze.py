@@ -302,21 +302,17 @@ def _open(paths: Iterable[Path | None], console: Console) -> None:
 
 
 def _next(report: "Report", outputs: Sequence[Output], arguments: argparse.Namespace) -> str:
-    """What to do next, behind what was done: record what is missing, look at the page, or read about its first change.
+    """What to do next, behind what was done: look at the page, or read about its first change.
 
-    Empty where the page is open already and proposes nothing.
+    Empty where the page is open already and proposes nothing. What to record was said before.
     """
     from shlex import join
 
     from profilerkit.model.finding import in_order
-    from profilerkit.rules.api import RECORD_ENOUGH
 
     pages = [output.path for output in outputs if output.format == "html" and output.path]
     changes = [outcome.rule for outcome, finding in in_order(report.outcomes) if finding.fix]
-    if report.verdict.bound == "inconclusive":
-        advice = " ".join(report.verdict.refuted_by.split()) or RECORD_ENOUGH
-        said = f"{advice[0].lower()}{advice[1:].rstrip('.')}"
-    elif pages and not arguments.open:
+    if pages and not arguments.open:
         said = opening(_shortest(pages[0]))
     elif changes:
         said = f"profilerkit rules {changes[0]}"

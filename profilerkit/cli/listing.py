@@ -90,6 +90,7 @@ def _row(path: Path, arguments: argparse.Namespace, settings: "Settings") -> Row
     from profilerkit import api
     from profilerkit.formats.directories import recorded_ns
     from profilerkit.model.finding import with_fixes
+    from profilerkit.report.wording import step_ns
     from profilerkit.rundir.layout import REPORT_JSON
 
     written_ns, saved = recorded_ns(path), path / REPORT_JSON
@@ -106,7 +107,7 @@ def _row(path: Path, arguments: argparse.Namespace, settings: "Settings") -> Row
         report.verdict.bound,
         report.verdict.detail,
         report.verdict.headline,
-        report.step_times.mean if report.step_times else None,
+        step_ns(report),
         best.fix.text if best and best.fix else "",
         best.saving if best else None,
         is_saved=is_saved,

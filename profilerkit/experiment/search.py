@@ -128,7 +128,7 @@ class Search:
         began_s = self._clock() - self._began_s
         ran = revise(self._runs.run(name, candidate.changes if candidate else ()), began_s=began_s)
         self.longest_s = max(self.longest_s, ran.seconds)
-        step = f"mean step {format_ns(ran.timed.timed.centre_ns)}" if ran.timed else ran.problem
+        step = f"mean step {format_ns(ran.timed.own.centre_ns)}" if ran.timed else ran.problem
         self._say(f"{name}: {step}")
         return ran
 
@@ -334,5 +334,5 @@ def _outcome(saving: Range, runs: int) -> Outcome:
 
 
 def _mean_ns(made: Sequence[Ran]) -> float | None:
-    found = [ran.timed.timed.centre_ns for ran in made if ran.timed]
+    found = [ran.timed.own.centre_ns for ran in made if ran.timed]
     return sum(found) / len(found) if found else None

@@ -62,7 +62,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         name: of the program, as a run's is.
         command: words of the command; empty where they are left out of a shared document.
         created: ISO 8601, UTC.
-        step_ns: mean step of the baseline; ``None`` if not measured.
+        step_ns: mean step of the baseline, without what other programs took if known; ``None`` if not measured.
         spread: half-width of its 99 % interval over the baseline's runs, as a ratio of ``step_ns``.
         runs: of the baseline.
         steps: in each run that was measured.

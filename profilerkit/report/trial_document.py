@@ -57,7 +57,7 @@ def _answer(trial: Trial, best: Attempt | None) -> tuple[str, str, str]:
         return "?", "NOT MEASURED", "Too little was measured to say what helps"
     if best is not None and best.saving is not None:
         what = f"{len(best.changes)} changes together make" if best is trial.together else f"{_change(best)} makes"
-        # The saving leaves out what other programs took, which the plain means hold.
+        # The saving also leaves out what drifts, and what the caches of other programs cost.
         agrees = best.step_ns is not None and abs(1 - best.step_ns / trial.step_ns - best.saving.expected) <= _AGREES
         steps = f": {format_ns(trial.step_ns)} → {format_ns(best.step_ns)}" if agrees and best.step_ns else ""
         return "▼", "FASTER", f"{what} the step {format_ratio(best.saving.expected)} shorter{steps}"
@@ -108,7 +108,7 @@ def _table(trial: Trial) -> Table:
         *(_row(_change(one), one) for one in trial.attempts),
         *(_row("together", one) for one in (trial.together,) if one),
     ]
-    caption = "Measured: the mean step of the baseline, and how much shorter it got, with the 99 % interval."
+    caption = "Measured: the mean step without the time of other programs, how much shorter it got, the 99 % interval."
     return Table(caption, ("Change", "Predicted", "Measured", "Losses"), tuple(rows), text_columns=4)
 
 
