@@ -30,7 +30,7 @@ def checks(_device: Device, place: Path) -> Iterator[Check]:
         if fits is None:
             yield Check(name=f"{name}: at most this batch trains", value="none is named")
             continue
-        # The report says "at most": what the first pass would still have allocated is not known.
+        # The report says "at most": what the rest of the step takes for a while is not counted.
         trains = [
             size
             for size in (fits, round(_LARGER * fits))

@@ -233,6 +233,25 @@ def test_a_device_is_told_with_what_lies_idle_and_what_may_fit(told):
     assert told(unallocated=None).fitting_batch_size is None
 
 
+@pytest.mark.torch
+def test_torchs_own_lines_tell_whether_the_forward_pass_was_over():
+    torch = pytest.importorskip("torch")
+
+    def fail(*_):
+        raise MemoryError
+
+    layer = torch.nn.Linear(2, 2)
+    loss = layer(torch.ones(1, 2)).sum()
+    layer.weight.register_hook(fail)
+    layer.register_forward_pre_hook(fail)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    optimizer.register_step_pre_hook(fail)
+    for call, is_over in ((lambda: layer(torch.ones(1, 2)), False), (loss.backward, True), (optimizer.step, True)):
+        with pytest.raises(MemoryError) as raised:
+            call()
+        assert oom._is_after_forward(raised.value) is is_over
+
+
 def test_of_a_first_forward_the_gradients_and_adams_state_are_taken_off():
     """10 GiB of parameters and 68 of activations at batch 64, 4 more wanted, 80 to be had: 35 fit, not 62."""
     assert oom.fitting(64, 10 * GIB, 78 * GIB, 80 * GIB, 4 * GIB) == 62
