@@ -246,7 +246,8 @@ def dossier(error: Exception, *, steps: int, loader: Loader | None) -> OutOfMemo
 def _is_after_forward(error: Exception) -> bool:
     """Return whether all activations were there: nothing tells what the rest of a forward pass would have taken."""
     asking = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
-    return not asking.isdisjoint(_AFTER_FORWARD)
+    # Checkpointing makes activations within the backward pass.
+    return not asking.isdisjoint(_AFTER_FORWARD) and "torch.utils.checkpoint" not in asking
 
 
 def _kinds(live: LiveMemory, room: _Room) -> tuple[LiveBytes, ...]:

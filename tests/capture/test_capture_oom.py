@@ -236,6 +236,7 @@ def test_a_device_is_told_with_what_lies_idle_and_what_may_fit(told):
 @pytest.mark.torch
 def test_torchs_own_lines_tell_whether_the_forward_pass_was_over():
     torch = pytest.importorskip("torch")
+    from torch.utils.checkpoint import checkpoint
 
     def fail(*_):
         raise MemoryError
@@ -246,7 +247,11 @@ def test_torchs_own_lines_tell_whether_the_forward_pass_was_over():
     layer.register_forward_pre_hook(fail)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     optimizer.register_step_pre_hook(fail)
-    for call, is_over in ((lambda: layer(torch.ones(1, 2)), False), (loss.backward, True), (optimizer.step, True)):
+    again = torch.nn.Linear(2, 2)
+    recomputed = checkpoint(again, torch.ones(1, 2), use_reentrant=False).sum()
+    again.register_forward_pre_hook(fail)
+    calls = {lambda: layer(torch.ones(1, 2)): False, loss.backward: True, optimizer.step: True}
+    for call, is_over in {**calls, recomputed.backward: False}.items():
         with pytest.raises(MemoryError) as raised:
             call()
         assert oom._is_after_forward(raised.value) is is_over
