@@ -49,3 +49,27 @@ def test_a_cut_file_of_a_machine_without_a_device_lacks_none_of_its_events(tmp_p
     facts = trace_facts(read_trace(path))
     assert facts.damage.truncated
     assert facts.device_events_missing is is_missing
+
+
+@pytest.mark.parametrize(
+    ("operator", "is_missing"),
+    [
+        ("aten::cudnn_convolution", True),
+        ("aten::miopen_batch_norm", True),
+        ("aten::cudnn_is_acceptable", False),
+        ("aten::mkldnn_convolution", False),
+    ],
+)
+def test_operators_that_only_a_gpu_has_show_that_its_events_are_missing(operator, is_missing):
+    trace = host_training(12)
+    trace.op(1_010, 1_050, name=operator)
+    assert trace.facts().device_events_missing is is_missing
+
+
+@pytest.mark.parametrize(
+    "call", ["cudaLaunchKernelExC", "cuLaunchKernel", "hipModuleLaunchKernel", "hipExtModuleLaunchKernel"]
+)
+def test_calls_that_launch_show_that_the_device_s_events_are_missing(call):
+    trace = host_training(12)
+    trace.call(call, 1_010, 1_015)
+    assert trace.facts().device_events_missing

@@ -263,8 +263,10 @@ def device_rows(columns: TraceColumns) -> Bools:
     return columns.is_a(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
-_LAUNCH = re.compile(r"^(?:cuda|hip|cu)(?:LaunchKernel|LaunchCooperative|GraphLaunch|ModuleLaunch|ExtLaunch)")
+_LAUNCH = re.compile(r"^(?:cuda|hip|cu)(?:Ext)?(?:LaunchKernel|LaunchCooperative|GraphLaunch|ModuleLaunch)")
 _GRAPH_LAUNCH = re.compile(r"^(?:cuda|hip|cu)GraphLaunch")
+#: Operators that PyTorch has for a GPU alone (its native_functions.yaml); a CPU asks ``cudnn_is_acceptable`` too.
+_OF_A_GPU = re.compile(r"^aten::_?(?:cudnn|miopen|mps)_(?!is_)")
 
 
 def launch_facts(columns: TraceColumns, kinds: KernelNames, launches: I64, window: Spans) -> LaunchFacts:
@@ -293,12 +295,15 @@ def launching_rows(columns: TraceColumns) -> I64:
 
 
 def used_a_device(columns: TraceColumns) -> bool:
-    """Whether the host used a device, which the trace may hold nothing of: it launched work, or NCCL was its backend.
+    """Whether the host used a device, which the trace may hold nothing of: it launched work, ran operators that only a
+    GPU has, or NCCL was its backend.
 
     That the file lists a device says nothing: it lists those of the machine. (Of a file that is cut off the device's
     events may be missing without either sign: Kineto writes the host's first.)
     """
-    return bool((columns.dur_ns[launching_rows(columns)] > 0).any()) or columns.meta.backend == "nccl"
+    operators = (columns.category == Category.CPU_OP) & named(columns, _OF_A_GPU)
+    launched = columns.dur_ns[launching_rows(columns)] > 0
+    return bool(launched.any() or operators.any()) or columns.meta.backend == "nccl"
 
 
 def lacks_device_events(columns: TraceColumns) -> bool:
