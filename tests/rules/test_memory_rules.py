@@ -74,9 +74,10 @@ def zeroing(share=0.04, *, added=0.03, spared=1.0, per_step=24.0, **changes):
     return facts({"compute.membw": 0.2}, memory_use=MemoryUse(zeroed=zeroed), **changes)
 
 
-def offloading(share=0.2, *, seconds=0.01, pageable=0.0, spec=A100, **changes):
+def offloading(share=0.2, *, seconds=0.01, pageable=0.0, pinned_ns=0.0, spec=A100, **changes):
     """Offload copies that hold ``share`` of the step; at 85 % of the link they take ``seconds`` each way."""
-    offload = Offload(to_device_bytes=seconds * LINK, to_host_bytes=seconds * LINK / 2, pageable_ratio=pageable)
+    to_device, to_host = seconds * LINK, seconds * LINK / 2
+    offload = Offload(to_device_bytes=to_device, to_host_bytes=to_host, pageable_ratio=pageable, pinned_ns=pinned_ns)
     return facts({"mem.offload": share}, memory_use=MemoryUse(offload=offload), spec=spec, **changes)
 
 
@@ -470,6 +471,12 @@ def test_what_the_link_must_move_after_all_computation_is_not_saved():
     assert finding("ME008", offloading(0.4, seconds=0.07), pinned_ratio=0.85 * 7 / 8).saving.expected == pytest.approx(
         0.2
     )
+
+
+def test_pinned_copies_that_are_slower_than_the_link_take_as_long_beside_kernels():
+    assert finding("ME008", offloading(0.4, pinned_ns=60_000_000)).saving.expected == pytest.approx(0.4)
+    assert finding("ME008", offloading(0.4, pinned_ns=80_000_000)).saving.expected == pytest.approx(0.2)
+    assert ended("ME008", offloading(0.4, pinned_ns=100_000_000)) is Passed
 
 
 def test_without_a_known_link_the_slowest_one_is_assumed():

@@ -22,8 +22,9 @@ class ExposedOffload(Rule, frozen=True):
         with torch.cuda.stream(torch.cuda.Stream()):
             state.to(device, non_blocking=True)
     How it is measured: Copies that no kernel overlaps are summed. The saving assumes that copies overlap all kernels,
-        in both directions at once, at {pinned_ratio} of the link. For an unknown device the link is taken as
-        {assumed_link_gb_per_s} GB/s. Keeping the state on the device is advised below {roomy_ratio} of the memory.
+        in both directions at once, at {pinned_ratio} of the link, and that pinned ones take the time that they took.
+        For an unknown device the link is taken as {assumed_link_gb_per_s} GB/s. Keeping the state on the device is
+        advised below {roomy_ratio} of the memory.
     When it is wrong: Copies of batches and results are not offload. State on a disk is limited by the disk, which is
         not measured.
     Sources:
@@ -53,7 +54,7 @@ class ExposedOffload(Rule, frozen=True):
             return MissingData("the trace does not say how large the copies are", "record with torch.profiler")
         known = facts.spec.pcie_gb_per_s if facts.spec else None
         rate = (known or self.assumed_link_gb_per_s) * 1e9 * self.pinned_ratio
-        moving_ns = max(offload.to_device_bytes, offload.to_host_bytes) / rate * 1e9
+        moving_ns = max(max(offload.to_device_bytes, offload.to_host_bytes) / rate * 1e9, offload.pinned_ns)
         compute = facts.share("compute.", "mem.recompute")
         expected = max(share - max(moving_ns / (facts.mean_step_ns or 1.0) - compute, 0.0), 0.0)
         if not self.worth_saying(facts, expected):
