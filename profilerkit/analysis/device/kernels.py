@@ -295,9 +295,9 @@ def launching_rows(columns: TraceColumns) -> I64:
 
 
 def used_a_device(columns: TraceColumns) -> bool:
-    """Whether the host used a device, which the trace may hold nothing of: it launched work, ran operators that only a
-    GPU has, or NCCL was its backend.
+    """Whether the host used a device: it launched work, ran operators that only a GPU has, or NCCL was its backend.
 
+    The trace may hold nothing of what the device did.
     That the file lists a device says nothing: it lists those of the machine. (Of a file that is cut off the device's
     events may be missing without either sign: Kineto writes the host's first.)
     """

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from profilerkit.errors import UnreadableInputError
+from profilerkit.formats.ascend import HARDWARE, of_npu
 from profilerkit.formats.blocks import BlockSource
 from profilerkit.formats.kineto.builder import ColumnBuilder
 from profilerkit.formats.kineto.metadata import Document, DocumentFrame, trace_meta
@@ -137,11 +138,13 @@ class _Pass:
     def _told(self, columns: TraceColumns) -> TraceColumns:
         """Return the columns, those of JAX and TensorFlow with what processes and threads say instead of categories."""
         processes, names = self._builder.names.processes, columns.thread_names
+        places = [(processes.get(pid, ""), names.get(i) or "") for i, (pid, _) in enumerate(columns.threads)]
+        if HARDWARE in processes.values():
+            return of_npu(columns, places)
         if not any(self._builder.kinds):
             from profilerkit.formats.xla import is_xla, of_xla
 
             if is_xla(processes.values()):
-                places = [(processes.get(pid, ""), names.get(i, "")) for i, (pid, _) in enumerate(columns.threads)]
                 return of_xla(columns, places)
         why = _unprofiled(columns, self._builder.kinds)
         return revise(columns, meta=revise(columns.meta, unprofiled=why)) if why else columns

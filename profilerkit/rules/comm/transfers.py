@@ -114,7 +114,8 @@ def whole_job(facts: Facts) -> str:
     """Return whoever loses the time where no rank is to blame."""
     if not facts.on_device:
         return "Training"
-    return "The TPU" if (facts.rank.device or "").startswith("TPU") else "The GPU"
+    device = facts.rank.device or ""
+    return next((f"The {kind}" for kind in ("TPU", "NPU") if kind in device), "The GPU")
 
 
 def whose(facts: Facts) -> str:
