@@ -66,8 +66,8 @@ def refusal(facts: Facts) -> Verdict | None:
         return inconclusive("No step was recorded yet", "Wait for some steps, or look for what ended the run.")
     if facts.unprofiled and facts.steps.time_ns is None:
         return inconclusive(
-            "This file holds no events of a profiler",
-            f"Record some steps with {RECORD}, or with torch.profiler: {facts.unprofiled}.",
+            f"This file holds no events of a profiler: {facts.unprofiled}",
+            f"Record some steps with {RECORD}, or with torch.profiler.",
             RECORD,
         )
     if facts.steps.time_ns is None and facts.steps.count and facts.mode == "steps":

@@ -33,8 +33,8 @@ def report_of(tmp_path, events, **fields):
 def test_a_file_without_events_of_a_profiler_is_called_that(tmp_path, cats, said):
     report = report_of(tmp_path, [hook(number, cats[number % len(cats)]) for number in range(20)])
     assert report.verdict.bound == "inconclusive"
-    assert report.verdict.headline == "This file holds no events of a profiler"
-    assert said in report.verdict.refuted_by
+    assert report.verdict.headline.startswith("This file holds no events of a profiler: its events ")
+    assert said in report.verdict.headline
     assert report.cost is None
     assert not report.breakdown
     assert not list(in_order(report.outcomes))
@@ -49,18 +49,19 @@ def test_nobody_is_told_to_switch_on_what_was_never_used(tmp_path):
 
 def test_one_operator_makes_it_a_recording_of_a_profiler(tmp_path):
     report = report_of(tmp_path, [hook(1), hook(2, "cpu_op")])
-    assert report.verdict.headline != "This file holds no events of a profiler"
+    assert "no events of a profiler" not in report.verdict.headline
 
 
 def test_a_trace_of_torch_that_holds_nothing_is_no_tool_s(tmp_path):
     frame = {"name": "PyTorch Profiler (0)", "ph": "X", "cat": "Trace", "ts": 0, "dur": 9, "pid": "Spans", "tid": "x"}
     report = report_of(tmp_path, [frame])
-    assert report.verdict.headline != "This file holds no events of a profiler"
+    assert "no events of a profiler" not in report.verdict.headline
 
 
-def test_begin_and_end_events_alone_are_of_another_tool(tmp_path):
+@pytest.mark.parametrize("phases", ["BE", "be"])
+def test_begin_and_end_events_alone_are_of_another_tool(tmp_path, phases):
     with pytest.raises(UnreadableInputError) as refused:
-        report_of(tmp_path, [{"name": "a", "ph": phase, "ts": 1, "pid": 1, "tid": 1} for phase in "BE"])
+        report_of(tmp_path, [{"name": "a", "ph": phase, "ts": 1, "pid": 1, "tid": 1} for phase in phases])
     assert "begin and end events" in refused.value.cause
 
 

@@ -32,7 +32,7 @@ Values = dict[str, npt.NDArray[Any]]
 Dtypes = dict[str, npt.DTypeLike]
 
 _FAMILIES: tuple[type, ...] = (records.Span, records.FlowStart, records.Instant)
-_UNPAIRED, _SKIPPED_FLOWS = ({records.UNUSED[phase] for phase in phases} for phases in ("BE", "sf"))
+_UNPAIRED, _SKIPPED_FLOWS = ({records.UNUSED[phase] for phase in phases} for phases in ("BEbe", "sf"))
 _DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 _SPANS: Dtypes = {
     **dict.fromkeys(("name", "kind", "thread", "device"), np.int32),
