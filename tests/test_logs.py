@@ -451,6 +451,13 @@ def test_lows_that_rise_are_growth_and_those_that_do_not_are_none(tmp_path, leak
         assert "data.py:7 load: 1.17 GiB in 60 blocks" in outcome(report, "ME004").findings[0].why
 
 
+@pytest.mark.parametrize(("then", "is_told"), [("backward", True), ("again", True), ("none", True), ("block", False)])
+def test_rises_without_a_backward_pass_are_layers_not_steps(tmp_path, then, is_told):
+    report = analyze(written(tmp_path / "mem.pickle", pickled(cycles(60, leak=20 * MIB, then=then))))
+    assert (report.snapshots[0].growth is not None) is is_told
+    assert (outcome(report, "ME004").status == "fired") is is_told
+
+
 def test_a_single_rise_is_no_growth(tmp_path):
     report = analyze(written(tmp_path / "mem.pickle", pickled(out_of_memory())))
     assert report.snapshots[0].growth is None

@@ -17,6 +17,8 @@ from profilerkit.trace.logs import BACKWARD, AllocatorEvent, Block, DeviceHistor
 
 #: A fall of this part of the deepest one ends a rise: freed temporaries within a forward pass are smaller (a choice).
 DEEP_FALL = 0.5
+_MOST_RISES = 0.5  #: rises are steps where more of them than this hold both passes (a choice: most)
+_IN_BACKWARD = re.compile(BACKWARD).match
 
 
 def valleys(level: I64) -> I64:
@@ -162,7 +164,7 @@ def _with_history(known: MemorySnapshot, events: Sequence[AllocatorEvent], used:
     taken = [_RESERVED[event.action] > 0 for event in events if event.action in _RESERVED]
     # How the lowest memory in use grows from one rise to the next.
     low, growth = valleys(in_use[timed]), None
-    if len(low) > 1:
+    if len(low) > 1 and _are_steps(events, timed[low]):
         each_ns = float(times[low[-1]] - times[low[0]]) / (len(low) - 1)
         left = max(room - peak, 0) if room is not None else None
         growth = told_growth("allocated", np.arange(len(low)), in_use[timed][low], left, each_ns)
@@ -177,6 +179,19 @@ def _with_history(known: MemorySnapshot, events: Sequence[AllocatorEvent], used:
         growth=growth,
         retaken=sum(taken[taken.index(False) :]) if False in taken else 0,
     )
+
+
+def _are_steps(events: Sequence[AllocatorEvent], rows: I64) -> bool:
+    """Return whether most rises between ``rows`` hold requests of Python code and of a backward pass beside it.
+
+    Layers of one pass rise and fall too. The threads of autograd have no Python stack, and of no stacks none is known.
+    """
+    asked = np.array([event.action == "alloc" for event in events], np.bool_)
+    forward = np.array([bool(of.frames) and not any(map(_IN_BACKWARD, of.frames)) for of in events], np.bool_) & asked
+    if not forward.any():
+        return True
+    each = np.diff(np.cumsum([forward, asked & ~forward], axis=1)[:, rows], axis=1)
+    return bool((each > 0).all(axis=0).mean() > _MOST_RISES)
 
 
 def _failed(events: Sequence[AllocatorEvent], in_use: I64, reserved: I64) -> tuple[FailedRequest, ...]:

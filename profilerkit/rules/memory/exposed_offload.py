@@ -22,9 +22,9 @@ class ExposedOffload(Rule, frozen=True):
         with torch.cuda.stream(torch.cuda.Stream()):
             state.to(device, non_blocking=True)
     How it is measured: Copies that no kernel overlaps are summed. The saving assumes that copies overlap all kernels,
-        in both directions at once, at {pinned_ratio} of the link, and that pinned ones take the time that they took.
-        For an unknown device the link is taken as {assumed_link_gb_per_s} GB/s. Keeping the state on the device is
-        advised below {roomy_ratio} of the memory.
+        in both directions at once, at {pinned_ratio} of the link. Pinned copies keep the time that they took. For an
+        unknown device the link is taken as {assumed_link_gb_per_s} GB/s. Keeping the state on the device is advised
+        below {roomy_ratio} of the memory.
     When it is wrong: Copies of batches and results are not offload. State on a disk is limited by the disk, which is
         not measured.
     Sources:
