@@ -128,11 +128,14 @@ SMALL_KERNEL_NS = 10_000
 #: Names are hostile: what may stand apart (``.*``) is searched from the first place its beginning is found at only.
 _MATH = re.compile(
     r"(?<!fb)gemm|gemv|cutlass|cublas|xmma|nvjet|mma_|_mma|Cijk_|conv(?!ert)|winograd|wgrad|dgrad|fprop|bprop"
-    r"|flash|fmha|attention|mha_|_mha|^(?>.*?cudnn).*(?:fwd|bwd)|gcnAsm|^(?>.*?MIOpen).*Conv|splitK|dot_kernel",
+    r"|flash|fmha|attention|mha_|_mha|^(?>.*?cudnn).*(?:fwd|bwd)|gcnAsm|^(?>.*?MIOpen).*Conv|splitK|dot_kernel"
+    r"|[shi]\d*cudnn_"  # cuDNN's convolutions: volta_scudnn_128x64_relu_…, volta_fp16_s884cudnn_fp16_…
+    r"|matmul|^triton_tem_",  # of programs written in Triton, and the templates of torch.compile
     re.IGNORECASE,
 )
-#: They add up what the kernels of a product that was split along its depth left: memory traffic.
-_PARTIAL_SUMS = re.compile(r"split_?K_?reduce|reduce_?split_?K", re.IGNORECASE)
+#: They add up what the kernels of a product that was split along its depth left, or they are torch.compile's pointwise
+#: kernels and reductions, named for the operators around them: memory traffic.
+_NO_PRODUCT = re.compile(r"split_?K_?reduce|reduce_?split_?K|^triton_(?:poi|per|red|for)_", re.IGNORECASE)
 _BANDWIDTH = re.compile(
     r"elementwise|vectorized|unrolled|reduce|softmax|norm|bn_|batch_?norm|multi_tensor_apply|copy|cat|fill|index"
     r"|gather|scatter|embedding|dropout|pool|transpose|permute|nchwToNhwc|nhwcToNchw|sort|scan|triton_(?:poi|red|per)"
@@ -222,7 +225,7 @@ class KernelNames(msgspec.Struct, frozen=True):
         # A kernel with a collective's metadata is one, whatever its name.
         told = np.array([found.row for found in columns.collectives], dtype=np.int64)
         communication[columns.name[told[columns.category[told] == Category.KERNEL]]] = True
-        kernel_math = matching(columns, used, _MATH) & ~matching(columns, used, _PARTIAL_SUMS)
+        kernel_math = matching(columns, used, _MATH) & ~matching(columns, used, _NO_PRODUCT)
         tensor_core = np.zeros(len(columns.strings), dtype=np.bool_)
         math_type = np.zeros(len(columns.strings), dtype=np.int8)
         for index in np.flatnonzero(kernel_math).tolist():

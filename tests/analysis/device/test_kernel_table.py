@@ -47,6 +47,24 @@ def test_an_unknown_device_leaves_the_kind_to_the_name_and_the_efficiency_open()
     assert (kernel.flops, kernel.precision) == (FLOPS, "bf16")
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("volta_scudnn_128x64_relu_small_nn_v1", "math"),
+        ("_5x_cudnn_ampere_scudnn_128x32_relu_small_nn_v1", "math"),
+        ("volta_fp16_s884cudnn_fp16_256x128_ldg8_relu_f2f_exp_interior_nhwc2nchw_tn_v1", "math"),
+        ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 128, true, 1>", "membw"),
+        ("void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>", "membw"),
+        ("matmul_kernel", "math"),
+        ("triton_tem_fused_addmm_relu_4", "math"),
+        ("triton_poi_fused_convolution_relu_2", "membw"),
+        ("triton_per_fused__flash_attn_backward_mul_sum_8", "membw"),
+    ],
+)
+def test_the_name_tells_a_product_from_memory_traffic(name, kind):
+    assert largest(products(1_000, dims=([], []), name=name)).kind == kind
+
+
 def test_what_was_not_recorded_stays_open():
     trace = products(1_000, dims=([], []))
     trace.kernel(5_000, 5_500, name=ELEMENTWISE)
