@@ -8,7 +8,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import PARTS, QUEUE, WHOLE_TRACE, Family, Part, taken_share
 from profilerkit.report.blocks import Bar, Cell, Name, Segment, Tone, Value
 from profilerkit.report.inert import NAME_LIMIT, inert
-from profilerkit.units import format_count, format_gain, format_long_ns, format_ratio, format_ratio_range, format_value
+from profilerkit.units import format_count, format_gain, format_long_ns, format_ratio, format_value
 
 FAMILY_LABELS: dict[Family, str] = {
     "input": "Input",
@@ -195,8 +195,8 @@ def saving_range(saving: Saving) -> str:
 
 
 def throughput_text(gain: Throughput) -> str:
-    """The gain in samples per second: ``60–120 % more samples per second (85 % expected)``."""
-    return f"{format_ratio_range(gain.low, gain.high)} more samples per second ({format_ratio(gain.expected)} expected)"
+    """The gain in samples per second: ``60–85 % more samples per second``, or ``up to 120 %`` of a wide range."""
+    return f"{format_gain(gain.low, gain.high, gain.method)} more samples per second"
 
 
 def number_text(number: float | None, unit: str) -> str:

@@ -80,8 +80,8 @@ def more_at_a_time(facts: Facts) -> Fix:
     """As many workers as the step needs, by how many there are now, which is not known."""
     step = facts.mean_step_ns or 1.0
     times = max(math.ceil(whatif.WORKER_MARGIN * step / whatif.consumer_ns(facts, step)), 2)
-    text = f"Make {times} times as many batches at a time: num_workers × {times}, or {times} where there are none yet, "
-    return Fix(text=f"{text}as far as there are cores.", code="DataLoader(..., num_workers=…, persistent_workers=True)")
+    text = f"num_workers × {times}, or {times} where there are none yet, as far as there are cores."
+    return Fix(text=text, code="DataLoader(..., num_workers=…, persistent_workers=True)")
 
 
 def worker_fix(facts: Facts, fix: whatif.LoaderFix) -> Fix:
