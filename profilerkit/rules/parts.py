@@ -73,10 +73,16 @@ def ends(facts: Facts) -> float:
 def issuing_share(facts: Facts) -> float:
     """Return the share of the step in which the device waits for work to be issued.
 
-    Short gaps between operators are the price of issuing them one by one, not the user's own Python.
+    Short gaps between operators are the price of issuing them one by one, not the user's own Python. An operator that
+    holds the host of a device for longer does something else in there.
     """
     short = facts.short_python_ratio * facts.share("over.python")
-    return facts.share("over.dispatch", "over.launch") + short
+    return facts.share("over.dispatch", "over.launch") - operator_share(facts) + short
+
+
+def operator_share(facts: Facts) -> float:
+    """Return the share in which an operator holds the host for so long that it computes or compiles there."""
+    return facts.device.held_ratio * facts.share("over.dispatch") if facts.device is not None else 0.0
 
 
 def own_python_share(facts: Facts) -> float:

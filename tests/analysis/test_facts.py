@@ -133,6 +133,16 @@ def test_a_gap_of_up_to_a_millisecond_lies_between_operators(gap, between):
     assert trace.facts().device.between_ratio == between
 
 
+@pytest.mark.parametrize(("length", "held"), [(1_000, 0.0), (1_001, 1.0)])
+def test_an_operator_that_holds_the_host_for_more_than_a_millisecond_does_more_than_issue(length, held):
+    def body(trace, at):
+        trace.kernel(at, at + 900)
+        trace.op(at + 900, at + 900 + length)
+        trace.kernel(at + 900 + length, at + 2_900)
+
+    assert loop(body, length=3_000).device.held_ratio == pytest.approx(held)
+
+
 def test_without_idle_python_no_gap_lies_between_operators():
     assert loop(lambda trace, at: trace.kernel(at, at + 1_000)).device.between_ratio == 0.0
 

@@ -1089,6 +1089,12 @@ def test_short_gaps_between_operators_are_the_price_of_issuing_them(between, exp
     assert found.saving.high == pytest.approx(expected)
 
 
+def test_what_holds_the_host_in_an_operator_is_not_issuing():
+    held = facts({"over.dispatch": 0.4, "over.launch": 0.1}, device=replace(DEVICE, held_ratio=0.75))
+    assert finding("OV001", held).saving.expected == pytest.approx(0.2)
+    assert ended("OV001", facts({"over.dispatch": 0.4}, device=replace(DEVICE, held_ratio=1.0))) is Passed
+
+
 def test_longer_stretches_of_python_are_not_issuing():
     assert ended("OV001", facts({"over.python": 0.4})) is Passed
     assert ended("OV001", on_host({"over.python": 0.4})) is Passed

@@ -45,6 +45,9 @@ class DeviceFacts(msgspec.Struct, frozen=True):
     queue_empty_ratio: float | None
     #: Share of the idle Python time that lies in short gaps between operators, not in longer stretches.
     between_ratio: float
+    #: Share of the idle time in operators that is longer than 1 ms at a time: no operator takes that to be issued, the
+    #: host computes or compiles in it.
+    held_ratio: float = 0.0
     #: Share of the launch latency that lies in gaps longer than 1 ms, which no launch takes.
     late_launch_ratio: float = 0.0
 
@@ -122,6 +125,7 @@ def device_facts(view: TraceView, properties: DeviceProperties | None) -> Device
         busy_ratio=busy.total_ns / max(window.total_ns, 1),
         queue_empty_ratio=_queue_empty(columns, launches, np.flatnonzero(ran), kernels),
         between_ratio=between_ratio(parts.segments, window),
+        held_ratio=1.0 - between_ratio(parts.segments, window, "over.dispatch"),
         late_launch_ratio=int(gaps[gaps > LATE_LAUNCH_NS].sum()) / launch.total_ns if launch.total_ns else 0.0,
     )
 

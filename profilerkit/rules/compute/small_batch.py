@@ -17,7 +17,7 @@ from profilerkit.rules.api import (
     no_device,
     unsure,
 )
-from profilerkit.rules.parts import MOST_ENDS, ends
+from profilerkit.rules.parts import MOST_ENDS, ends, operator_share
 from profilerkit.units import format_bytes, format_count, format_ratio
 
 _IDLE = ("compute.small", "over.")
@@ -52,7 +52,7 @@ class SmallBatch(Rule, frozen=True):
             return no_device(facts, "no device to fill")
         if facts.cold is not None and facts.cold.dominates:
             return NotApplicable("the window is dominated by first-use work")
-        share = facts.share(*_IDLE)
+        share = facts.share(*_IDLE) - operator_share(facts)
         if share < self.smallest_share:
             return Passed(f"small kernels and host work take {format_ratio(share)} of the step")
         if ends(facts) > MOST_ENDS:

@@ -42,10 +42,11 @@ class LaunchBound(Rule, frozen=True):
                 x = x * 1.01 + 0.1
             return x
     How it is measured: Idle time counts while the launching thread dispatches operators, runs short Python, or a launch
-        is in flight. On a CPU, the threshold is {host_smallest_share} of the step. There fused optimizers and
-        vectorised operators saved 68 to 98 % of a share of 51 to 74 %. From {host_main_share} of the step on,
-        {host_main_ratio} of it is expected and {host_low_ratio} is the low end. Up to {host_minor_share},
-        {host_minor_ratio} is expected. Python longer than 1 ms belongs to OV005.
+        is in flight. An operator that holds a GPU's host for over 1 ms computes or compiles, and is left out. On a CPU,
+        the threshold is {host_smallest_share} of the step. There fused optimizers and vectorised operators saved 68 to
+        98 % of a share of 51 to 74 %. From {host_main_share} of the step on, {host_main_ratio} of it is expected and
+        {host_low_ratio} is the low end. Up to {host_minor_share}, {host_minor_ratio} is expected. Python longer than
+        1 ms belongs to OV005.
     When it is wrong: The profiler slows the CPU by up to 100 %. Without an untraced step time, the low end is reduced
         by {unmeasured_inflation_ratio}. Where {late_launch_ratio} of the launches take over 1 ms, something else holds
         the GPU. CUDA graphs need fixed shapes and no host sync: with more than two in a step, the low end is halved.
