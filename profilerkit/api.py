@@ -16,7 +16,6 @@ from profilerkit.analysis.workers.capacity import contended, quiet
 from profilerkit.config import Settings, Suppression, rule_prefixes
 from profilerkit.diagnosis.cost import with_cost
 from profilerkit.diagnosis.savings import waterfall, with_overlaps
-from profilerkit.diagnosis.tried import trial_of, with_trial
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.formats import inputs
@@ -24,11 +23,12 @@ from profilerkit.formats.directories import named_as_traces
 from profilerkit.formats.jobs import Reading, read_pooled
 from profilerkit.formats.registry import installed_readers
 from profilerkit.formats.remote import fetched
-from profilerkit.model.change import fields_of, revise
+from profilerkit.model import fields_of, revise
 from profilerkit.model.events import RawEvents, StepEvents
 from profilerkit.model.finding import Evidence, Outcome
 from profilerkit.model.report import Report as Record
 from profilerkit.model.run import Run
+from profilerkit.model.trial import Trial
 from profilerkit.plugins import all_rules, without_withheld
 from profilerkit.results import Diff, Report, as_diff, as_report
 from profilerkit.rules.api import Rule
@@ -220,7 +220,7 @@ def _told(
     ranks = recording.ranks
     told = None if rank is None else _position(ranks, rank)
     ending = ending_of(record) if record else None
-    trial, said = trial_of(record)
+    trial, said = _trial_of(record) if record else (None, ())
     logger.info("comparing %d ranks" if len(ranks) > 1 else "putting %d rank together", len(ranks))
     facts = Facts(
         ranks,
@@ -236,7 +236,7 @@ def _told(
     program = quiet(facts)
     logger.info("running %d rules, replaying what fixes save", len(rules.all))
     ran = run_rules(program, rules.all, select=rules.select, ignore=rules.ignore, suppress=rules.suppress)
-    outcomes = with_overlaps(program, with_trial(ran, trial))
+    outcomes = with_overlaps(program, ran if trial is None else _with_trial(ran, trial))
     detail = facts
     if told not in (None, facts.judged_rank):  # one rank of a job, which divided its waiting from transfer
         alone = Facts([ranks[told]], device_name=reading.device, world_size=facts.world_size)
@@ -252,9 +252,21 @@ def _told(
     return Analysis(report, tuple(ranks), ranks[facts.judged_rank], ranks[facts.judged_rank if told is None else told])
 
 
+def _trial_of(run: RunRecord) -> tuple[Trial | None, tuple[str, ...]]:
+    from profilerkit.diagnosis.tried import trial_of
+
+    return trial_of(run)
+
+
+def _with_trial(outcomes: Sequence[Outcome], trial: Trial) -> Sequence[Outcome]:
+    from profilerkit.diagnosis.tried import with_trial
+
+    return with_trial(outcomes, trial)
+
+
 def _with_others(facts: Facts, recording: inputs.Recording) -> Facts:
     if recording.logs:
-        from profilerkit.analysis.logs.with_logs import with_logs
+        from profilerkit.analysis.with_logs import with_logs
 
         facts = with_logs(facts, recording.ranks, recording.logs)
     if recording.by_dumps:

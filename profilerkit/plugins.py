@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from profilerkit.config import Settings
 from profilerkit.errors import UsageError, raised
-from profilerkit.installed import entry_points, package_of
+from profilerkit.formats.registry import entry_points, package_of
 from profilerkit.rundir.files import read_regular, write_whole
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from profilerkit.report.charts.chart import FILLS, INKS
+from profilerkit.report.chart import FILLS, INKS
 from profilerkit.report.html_blocks import bar, block, words
 
 #: What a page's policy says in place of the hashes until it is sealed.

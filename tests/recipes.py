@@ -21,12 +21,11 @@ from profilerkit.analysis.host.host_facts import InputFacts
 from profilerkit.analysis.host.names import HostNames
 from profilerkit.analysis.intervals import EMPTY
 from profilerkit.analysis.partition import judged_device_rows, partition_and_host, ran_on_a_device
-from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.formats.registry import read_trace
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import Loader, Trust, WorkerPart, Workers, WorkerStage
-from profilerkit.model.step import PARTS, Part, Rank, StepRow, Steps, StepTimes
+from profilerkit.model.step import LEAVES, PARTS, Part, Rank, StepRow, Steps, StepTimes
 from profilerkit.rundir.documents import Flight, FlightEntry, FlightGroup
 from profilerkit.rundir.layout import (
     EVENT,

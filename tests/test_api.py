@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from profilerkit.analysis.parts import WAITS
 from profilerkit.api import analyze, load
 from profilerkit.errors import ProfilerkitError, UnreadableInputError, UsageError
+from profilerkit.model.step import WAITS
 from profilerkit.report.sections import document
 from profilerkit.report.terminal import render
 from profilerkit.rules import RULES

@@ -16,7 +16,7 @@ from accuracy_benchmark.page import render
 from accuracy_benchmark.scenario import Fix, Scenario, changed
 from accuracy_benchmark.truth import MOST_HALF_WIDTH, noise, saving_interval
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.diff import Range
 from profilerkit.model.finding import Evidence, Finding, Outcome, Saving, SettingChange
 from profilerkit.model.finding import Fix as ProposedFix

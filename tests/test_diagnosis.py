@@ -8,7 +8,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.steps.series import Doubt, Stall
 from profilerkit.diagnosis.verdict import diagnose
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
 from profilerkit.model.run import STEP_TIMERS, Loader, Signal, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps

@@ -24,7 +24,7 @@ from overhead_benchmark.method import METHOD
 from report_check.checks import MOST_BYTES, source_problems
 from report_check.chromium import CHROMIUM
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Bound, Confidence
 from profilerkit.model.step import Family
 from profilerkit.report.blocks import Tone

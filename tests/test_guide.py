@@ -17,7 +17,7 @@ from profilerkit.cli.run import split
 from profilerkit.cli.try_fixes import split as split_try
 from profilerkit.config import load_settings
 from profilerkit.guide import TOPICS, page, summary
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import Loader
 from profilerkit.plugins import project_rules
 from profilerkit.rules import RULES

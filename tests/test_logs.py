@@ -8,7 +8,7 @@ import pytest
 
 from profilerkit.api import analyze, diff
 from profilerkit.errors import UnreadableInputError, UsageError
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.report import terminal
 from profilerkit.report.json import load
 from profilerkit.report.json import render as to_json

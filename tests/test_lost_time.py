@@ -7,7 +7,7 @@ import pytest
 from profilerkit.api import analyze
 from profilerkit.cli import main
 from profilerkit.diagnosis.cost import cost_of, with_cost
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import in_order
 from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, RankWall
 from profilerkit.model.step import Rank

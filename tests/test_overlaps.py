@@ -4,7 +4,7 @@ import pytest
 
 from profilerkit.api import analyze
 from profilerkit.diagnosis.savings import with_overlaps
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.communication import Communication, LateRank
 from profilerkit.model.finding import in_order
 from profilerkit.rules import RULES

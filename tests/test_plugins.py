@@ -13,8 +13,8 @@ from profilerkit.api import analyze
 from profilerkit.cli import main
 from profilerkit.errors import UsageError
 from profilerkit.formats import registry
+from profilerkit.formats.registry import entry_points
 from profilerkit.guide import page
-from profilerkit.installed import entry_points
 from profilerkit.plugins import installed_rules, project_rules
 from profilerkit.report import terminal
 from profilerkit.rules import RULES

@@ -5,7 +5,7 @@ import re
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.intervals import Spans, union
 from profilerkit.trace.columns import I32, I64, Category, TraceColumns
 
@@ -132,17 +132,14 @@ class CallSite(msgspec.Struct, frozen=True):
 
 def call_sites(columns: TraceColumns, calls: I64) -> list[CallSite]:
     """Return where each host event in ``calls`` was made; -1 stands for no event."""
-    frames = columns.category == Category.PYTHON
-    if not frames.any():
+    if not (columns.category == Category.PYTHON).any():
         return [CallSite(None, None)] * len(calls)
-    used = in_use(columns)
-    modules = matching(columns, used, _MODULE)
-    own = matching(columns, used, _LINE) & ~matching(columns, used, _OUTSIDE)
+    modules, lines, outside = (named(columns, pattern, Category.PYTHON) for pattern in (_MODULE, _LINE, _OUTSIDE))
     thread, ts_ns = columns.thread[calls], columns.ts_ns[calls]
     texts: list[list[str]] = []
-    for wanted in (modules, own):
-        rows = innermost_at(columns, np.flatnonzero(frames & wanted[columns.name]), thread, ts_ns)
+    for wanted in (modules, lines & ~outside):
+        rows = innermost_at(columns, np.flatnonzero(wanted), thread, ts_ns)
         rows[calls < 0] = -1
         texts.append([columns.strings[columns.name[row]] if row >= 0 else "" for row in rows.tolist()])
-    named = zip(*texts, strict=True)
-    return [CallSite(module.removeprefix("nn.Module: ") or None, line or None) for module, line in named]
+    found = zip(*texts, strict=True)
+    return [CallSite(module.removeprefix("nn.Module: ") or None, line or None) for module, line in found]

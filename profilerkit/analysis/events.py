@@ -9,7 +9,7 @@ import numpy.typing as npt
 from profilerkit.analysis.host.names import is_feeding_phase
 from profilerkit.analysis.intervals import Spans, covered, time_within, union
 from profilerkit.analysis.stats import median, quantile
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.trace.columns import I64, Bools

@@ -22,7 +22,7 @@ from profilerkit.analysis.job_facts import (
     timed_rank,
     with_links,
 )
-from profilerkit.analysis.logs.history import LogFacts
+from profilerkit.analysis.memory.history import LogFacts
 from profilerkit.analysis.memory.use import MemoryUse, memory_use_of
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import sibling_cores, together, uneven_steps, why_no_trace, without_trace
@@ -38,7 +38,7 @@ from profilerkit.analysis.surroundings import Surroundings, Throttling, surround
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
 from profilerkit.analysis.trust import doubts_of, trust_of
 from profilerkit.analysis.workers.queue import loading_facts
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.events import MedianStep
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, CodeLine, Evidence, Source
 from profilerkit.model.report import HostCopy, Kernel

@@ -254,3 +254,10 @@ def joined(segments: Segments, piece: I64 | None = None) -> Segments:
 def rows_of(segments: Segments, rows: Bools | slice) -> Segments:
     """Some of the segments."""
     return Segments(segments.start[rows], segments.end[rows], segments.label[rows])
+
+
+def between(segments: Segments, low_ns: int, high_ns: int) -> Segments:
+    """The segments that reach into [low, high); they are sorted."""
+    first = np.searchsorted(segments.end, low_ns, side="right")
+    after = np.searchsorted(segments.start, high_ns, side="left")
+    return rows_of(segments, slice(int(first), int(after)))

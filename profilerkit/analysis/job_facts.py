@@ -24,14 +24,13 @@ from profilerkit.analysis.ranks.alike import comparable
 from profilerkit.analysis.ranks.flight import flight_recorder, groups_of
 from profilerkit.analysis.ranks.job import Job
 from profilerkit.analysis.ranks.late import late_by_clock, late_by_timers, timed_ns
-from profilerkit.analysis.ranks.scale import Place, side_by_side
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.phases import PhaseFacts, RecordingFacts
 from profilerkit.analysis.steps.wall_clock import rank_ledger
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.hardware import DeviceSpec
-from profilerkit.model.change import fields_of, revise
-from profilerkit.model.communication import Communication
+from profilerkit.model import fields_of, revise
+from profilerkit.model.communication import Communication, Groups
 from profilerkit.model.ledger import Ledger, RankWall, Stage
 from profilerkit.model.memory import Memory
 from profilerkit.model.step import Rank
@@ -123,12 +122,14 @@ def communication_of(job: Job, judged: int, timed: int | None) -> Communication 
         late_by_timers=late,
         flight=flight,
         ddp=ddp,
-        groups=side_by_side(_places(job), job.ledger) if len(job.ranks) > 1 else (),
+        groups=_groups(job) if len(job.ranks) > 1 else (),
     )
 
 
-def _places(job: Job) -> list[Place]:
+def _groups(job: Job) -> tuple[Groups, ...]:
     """The ranks in the groups that their traces name, or else their flight recorders."""
+    from profilerkit.analysis.ranks.scale import Place, side_by_side
+
     logs = job.flight.logs if job.flight else (None,) * len(job.ranks)
     places = []
     for entry, log in zip(job.ranks, logs, strict=True):
@@ -137,7 +138,7 @@ def _places(job: Job) -> list[Place]:
             groups = named_groups(groups_of(log), None)
         steps = entry.steps.time_ns
         places.append(Place(entry.rank, float(steps.median) if steps else None, groups))
-    return places
+    return side_by_side(places, job.ledger)
 
 
 def with_links(comm: CommFacts, spec: DeviceSpec | None) -> CommFacts:

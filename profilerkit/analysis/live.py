@@ -10,7 +10,7 @@ from profilerkit.analysis.events import with_evaluation
 from profilerkit.analysis.ranks.late import TIMED_SPREAD, median_rank_ns
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.analysis.steps.log import StepLog, exposed, log_of
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.report import Report
 from profilerkit.rundir.follow import RankState
 from profilerkit.rundir.layout import EVENT, FLUSH_SECONDS

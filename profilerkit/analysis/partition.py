@@ -25,9 +25,9 @@ from profilerkit.analysis.intervals import (
     union,
     with_label,
 )
-from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.errors import InvariantError
+from profilerkit.model.step import LEAVES, leaf
 from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
 
 SUM_TOLERANCE = 1e-6  #: largest allowed difference between the sum of the parts and the window, relative to the window

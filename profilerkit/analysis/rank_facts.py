@@ -9,7 +9,6 @@ import numpy as np
 
 from profilerkit.analysis.events import with_evaluation
 from profilerkit.analysis.host.host_facts import InputFacts
-from profilerkit.analysis.parts import NAMED_PAUSES, UNSPLIT, WAITS, leaf, leaf_times
 from profilerkit.analysis.samples import signals, summarise
 from profilerkit.analysis.stats import Numbers, median, median_error
 from profilerkit.analysis.steps.find import FEWEST_STEPS, TraceSteps
@@ -19,10 +18,10 @@ from profilerkit.analysis.steps.table import NO_STEPS, log_series, log_steps, tr
 from profilerkit.analysis.steps.wall_clock import Account, account
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.analysis.workers.anatomy import named_wait, worker_facts
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Source
 from profilerkit.model.run import Series, Workers
-from profilerkit.model.step import PARTS, Part, Steps
+from profilerkit.model.step import NAMED_PAUSES, PARTS, UNSPLIT, WAITS, Part, Steps, leaf, leaf_times
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.trace.columns import F64, I64
 

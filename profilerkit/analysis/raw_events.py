@@ -13,17 +13,16 @@ from profilerkit.analysis.host.gaps import in_order
 from profilerkit.analysis.host.names import HostNames, backward_threads, is_feeding_phase, main_thread, phase_leaf
 from profilerkit.analysis.intervals import Spans, intersect, with_label
 from profilerkit.analysis.partition import judged_device_rows
-from profilerkit.analysis.parts import LEAVES, WAITS, leaf
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
 from profilerkit.analysis.samples import signals
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.series import with_watched
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.events import RawEvent, RawEvents
 from profilerkit.model.finding import STEP_LENGTHS, Evidence
-from profilerkit.model.step import PARTS
+from profilerkit.model.step import LEAVES, PARTS, WAITS, leaf
 from profilerkit.rundir.layout import EVENTS, SAMPLES, EventKind
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.trace.columns import I64, Bools, Category, TraceColumns, TraceMeta

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import DEVICE_STRIPS, HOST_STRIPS, Series, Strip
 from profilerkit.rundir.sampled import GpuSample, HostSample, Sample
 from profilerkit.trace.columns import F64

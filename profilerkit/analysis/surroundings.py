@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import GpuSample, Sample
 

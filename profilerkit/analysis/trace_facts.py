@@ -53,7 +53,6 @@ from profilerkit.analysis.partition import (
     partition_and_host,
     ran_on_a_device,
 )
-from profilerkit.analysis.parts import leaf, leaf_times
 from profilerkit.analysis.replay.device_side import MOST_EVENTS
 from profilerkit.analysis.replay.gate import ReplayFacts, replay_facts
 from profilerkit.analysis.steps.find import TraceSteps, find_steps
@@ -61,12 +60,12 @@ from profilerkit.analysis.steps.lanes import StepLanes, step_events, step_lanes
 from profilerkit.analysis.steps.phases import PhaseFacts, RecordingFacts, optimizer_rows, phase_facts, recording_facts
 from profilerkit.analysis.steps.trend import causes, loading_per_step, warmup_cost
 from profilerkit.hardware import DeviceSpec, lookup
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.communication import Parallelism
 from profilerkit.model.events import StepEvents
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute, HostCopy, Kernel
-from profilerkit.model.step import DeviceWindow, Warmup
+from profilerkit.model.step import DeviceWindow, Warmup, leaf, leaf_times
 from profilerkit.trace.columns import I64, Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.launches import aligned, launch_of
 from profilerkit.trace.merged import distinct

@@ -11,7 +11,7 @@ from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import why_no_trace
 from profilerkit.analysis.steps.series import Doubt, weaknesses
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import INPUT_WAIT, OPERATOR_TRACE, STEP_TIMERS, CaptureCost, Series, Signal, Trust
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.reader import RankRecord, named_ranks

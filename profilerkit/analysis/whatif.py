@@ -6,15 +6,15 @@ from collections.abc import Callable
 import msgspec
 
 from profilerkit.analysis.facts import Facts, worker_count
-from profilerkit.analysis.parts import PAUSES, WAITS
 from profilerkit.analysis.rank_facts import BLOCKED_RATIO
 from profilerkit.analysis.replay.changes import FEWEST_BUCKETS
 from profilerkit.analysis.steps.table import RARE
 from profilerkit.analysis.workers.capacity import FULL_HOST, memory_room, no_use, opening_share, shortage
 from profilerkit.analysis.workers.queue import MOST_WORKERS, QueueFacts
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Method, Saving, Throughput
 from profilerkit.model.run import Workers
+from profilerkit.model.step import PAUSES, WAITS
 
 EVEN_ODDS = 0.5  #: what is expected of a saving between nothing and its bound of which nothing else is known
 WORKER_MARGIN = 1.2  #: workers asked for beyond the break-even rate, so that jitter does not empty the queue

@@ -17,7 +17,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
 from profilerkit.capture.guard import announce
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.rundir import layout
 from profilerkit.rundir.files import read_document, write_document
 from profilerkit.rundir.process import own_environment, own_program

@@ -16,7 +16,7 @@ from profilerkit.capture.background import Sampler
 from profilerkit.capture.clocks import Meter, Moment
 from profilerkit.capture.patches import UNCOUNTED
 from profilerkit.capture.proc_files import ProcFile
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.rundir.files import AppendFile, Descriptor
 from profilerkit.rundir.sampled import StackPlace, StackSample
 from profilerkit.rundir.writer import lines_of

@@ -15,7 +15,7 @@ from profilerkit.capture.handoff import Packer
 from profilerkit.capture.schedule import Schedule
 from profilerkit.capture.settings import Settings
 from profilerkit.capture.steps import NEVER, Quiet
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.rundir.files import create_document, read_document
 from profilerkit.rundir.layout import FLIGHT, WindowKind, WindowRequest, WindowStatus, request_file, window_directory
 from profilerkit.rundir.writer import RankWriter, Record

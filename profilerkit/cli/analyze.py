@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profilerkit.cli import listing
 from profilerkit.cli.arguments import add_allow_rules, add_no_redact, one_of, project_settings, shown_report, some_of
 from profilerkit.cli.console import DONE, GATE_FAILED, INCONCLUSIVE, Console
 from profilerkit.cli.outputs import SUFFIXES, Output, has_screen, open_needs_a_page, opening, plan, render, write_all
@@ -125,6 +124,8 @@ def _run(copies: "Copies", arguments: argparse.Namespace, console: Console) -> i
     settings = project_settings(arguments, console, runs_rules=not rerender)
     paths = copies.paths if saved is None else [saved]
     if len(paths) == 1 and (runs := runs_in(paths[0])):
+        from profilerkit.cli import listing
+
         return listing.run(runs, arguments, settings, console)
     if arguments.show is not None:
         return _show(paths, rerender, arguments, settings, console)

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from profilerkit.analysis.communication.registry import with_patterns
     from profilerkit.formats.jobs import Reading, needed_bytes, room_bytes
     from profilerkit.formats.remote import is_remote, shown
-    from profilerkit.model.change import revise
+    from profilerkit.model import revise
     from profilerkit.summaries import mapping
     from profilerkit.summaries.files import is_fresh, place_of
     from profilerkit.summaries.mapping import Task, map_all, shard_of

@@ -258,7 +258,7 @@ def with_patch(trial: "Trial", words: Sequence[str]) -> "Trial":
     """Return the trial with what it advises as a patch of the script that the words name."""
     from profilerkit.capture.changes import known_settings
     from profilerkit.experiment.patch import patch_of
-    from profilerkit.model.change import revise
+    from profilerkit.model import revise
 
     kept = [attempt for attempt in trial.attempts if attempt.kept]
     script = next((word for word in words if word.endswith(".py")), "")

@@ -266,7 +266,7 @@ class _Watched:
 
         Of a long run the latest records are kept: those of an evaluation may be all of them, and know no step.
         """
-        from profilerkit.model.change import revise
+        from profilerkit.model import revise
         from profilerkit.report.live import FEWEST_JUDGED
 
         if self._report is not None and told.steps.steady < FEWEST_JUDGED <= self._report.steps.steady:
@@ -276,7 +276,7 @@ class _Watched:
 
     def _completed(self, live: "Live", states: "set[RankState]") -> "Live":
         """What the job does now, with what one look alone does not know: ages, and steps that were seen before."""
-        from profilerkit.model.change import revise
+        from profilerkit.model import revise
         from profilerkit.rundir.places import last_written_ns
 
         self._steps |= {rank.rank: max(rank.steps, self._steps.get(rank.rank, 0)) for rank in live.ranks}

@@ -9,7 +9,7 @@ from profilerkit.compare.parts import kernel_changes, memory_change, memory_head
 from profilerkit.compare.sides import differences, few_steps, obstacles, side_of
 from profilerkit.compare.steps import step_change, timed_steps
 from profilerkit.compare.verdict import headline, judgement, notes, span_changes
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.diff import Diff
 from profilerkit.model.report import Report
 

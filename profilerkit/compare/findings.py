@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Literal, NamedTuple
 
 from profilerkit.compare.sides import loader_settings
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.diff import AppliedFix, FindingChange, FindingState, Judgement, PartChange, Range, StepChange
 from profilerkit.model.finding import Bound, Finding, Outcome, SettingChange, Severity, in_order
 from profilerkit.model.report import Report

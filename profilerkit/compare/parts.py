@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from profilerkit.compare.sides import is_traced, share_of
 from profilerkit.compare.steps import SMALLEST_RATIO
 from profilerkit.compare.verdict import VISIBLE_RATIO
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.diff import HolderChange, Judgement, KernelChange, KernelOf, MemoryChange, PartChange, StepChange
 from profilerkit.model.memory import MemorySnapshot
 from profilerkit.model.report import MOST_KERNELS, Report

@@ -28,7 +28,7 @@ from statistics import median, stdev
 
 import msgspec
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.diff import Range, StepChange
 from profilerkit.model.report import Report
 from profilerkit.model.step import Stretches

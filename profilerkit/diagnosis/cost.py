@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from profilerkit.analysis.parts import NAMED_PAUSES
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Source, in_order
 from profilerkit.model.ledger import Cost, FixValue, Ledger, LostTime
 from profilerkit.model.report import Report
-from profilerkit.model.step import Part, taken_share
+from profilerkit.model.step import NAMED_PAUSES, Part, taken_share
 
 #: Steps for which hours are told where the run itself was not recorded (a choice: a round number).
 STEPS_TOLD = 1_000

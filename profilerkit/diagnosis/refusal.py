@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.logs.history import LogFacts, file_and_line, own_line
-from profilerkit.analysis.parts import UNSPLIT
+from profilerkit.analysis.memory.history import LogFacts, file_and_line, own_line
 from profilerkit.analysis.trust import fitting
 from profilerkit.analysis.whatif import unnamed_pauses
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome, in_order
 from profilerkit.model.memory import MemorySnapshot
 from profilerkit.model.run import OPERATOR_TRACE, STEP_TIMERS, Series
-from profilerkit.model.step import PARTS, WHOLE_TRACE, family_of
+from profilerkit.model.step import PARTS, UNSPLIT, WHOLE_TRACE, family_of
 from profilerkit.model.verdict import BOUND_FAMILY, FAMILY_BOUND, RECORD, RECORD_MORE, Verdict
 from profilerkit.rules.api import ENOUGH_STEPS, SHOW_KERNELS, each, judged, record_enough
 from profilerkit.rules.comm.exposed_collectives import to_divide

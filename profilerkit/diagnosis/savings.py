@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.replay.changes import OnlyKernels, Phases
 from profilerkit.analysis.replay.gate import MOST_SHARED, Joint, ReplayFacts, joint, savings
 from profilerkit.diagnosis.refusal import unexplained_share
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Bound, Evidence, Finding, Outcome, Saving
-from profilerkit.model.step import PARTS
+from profilerkit.model.step import PARTS, WAITS
 from profilerkit.model.verdict import BOUND_FAMILY, AfterFix, Replay, Waterfall
 from profilerkit.rules.api import SMALLEST_SAVING
 from profilerkit.rules.calibrated import Priced, priced

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Finding, Outcome, Saving, SettingChange
 from profilerkit.model.trial import Attempt, Trial
 from profilerkit.rules.api import SMALLEST_SAVING
@@ -16,10 +16,8 @@ from profilerkit.units import format_ratio, format_ratio_range
 _CALIBRATION = "measured by try"
 
 
-def trial_of(run: RunRecord | None) -> tuple[Trial | None, tuple[str, ...]]:
+def trial_of(run: RunRecord) -> tuple[Trial | None, tuple[str, ...]]:
     """Return the trial of the run's own command, and a note on one that is there and cannot be used."""
-    if run is None:
-        return None, ()
     try:
         trial = read_document(run.path / TRIAL, Trial)
     except FileNotFoundError:
@@ -49,9 +47,9 @@ def _is_of(command: Sequence[str], argv: Sequence[str]) -> bool:
     return name in (Path(words[0]).name, f"{words[0].rpartition('.')[2]}.py")
 
 
-def with_trial(outcomes: Sequence[Outcome], trial: Trial | None) -> Sequence[Outcome]:
+def with_trial(outcomes: Sequence[Outcome], trial: Trial) -> Sequence[Outcome]:
     """Return the outcomes, in which each fix that was tried alone saves what it saved then."""
-    made = {_key(one.changes): one for one in trial.attempts if one.saving is not None} if trial else {}
+    made = {_key(one.changes): one for one in trial.attempts if one.saving is not None}
     if not made:
         return outcomes
     return [revise(row, findings=tuple(_beside(finding, made) for finding in row.findings)) for row in outcomes]

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.parts import PAUSES, UNSPLIT
 from profilerkit.analysis.whatif import relative_error, unnamed_pauses
 from profilerkit.analysis.workers.capacity import BUSY
 from profilerkit.diagnosis import savings
@@ -22,9 +21,9 @@ from profilerkit.diagnosis.refusal import (
     verdict_on_logs,
     what_to_record,
 )
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
-from profilerkit.model.step import WHOLE_TRACE
+from profilerkit.model.step import PAUSES, UNSPLIT, WHOLE_TRACE
 from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut, Verdict
 from profilerkit.rules.api import ENOUGH_STEPS, confidence, each, is_mean, judged, record_enough, weakest
 from profilerkit.rules.calibrated import slowed_by

@@ -5,7 +5,7 @@ from zlib import crc32
 
 import msgspec
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Fix, Outcome, Saving, SettingChange, in_order
 
 VARIABLE = "env:"  #: begins the name of a setting that is a variable of the environment

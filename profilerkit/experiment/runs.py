@@ -20,7 +20,7 @@ from profilerkit.capture.settings import START_DIRECTORY, RunOptions
 from profilerkit.compare.steps import Timed, timed_steps
 from profilerkit.errors import ProfilerkitError
 from profilerkit.experiment.plan import VARIABLE
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import CodeLine, SettingChange
 from profilerkit.model.report import Report
 from profilerkit.rundir.files import read_document

@@ -11,7 +11,7 @@ from profilerkit.compare.steps import Timed, step_change, t99
 from profilerkit.experiment.losses import COARSE, ROUNDING, compared
 from profilerkit.experiment.plan import Candidate, code_of, joined
 from profilerkit.experiment.runs import InProcess, Ran, Runner
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.diff import Range
 from profilerkit.model.finding import SettingChange
 from profilerkit.model.trial import Attempt, Numbers, Outcome, Trial

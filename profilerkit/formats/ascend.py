@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.trace.columns import Category, DeviceProperties, TraceColumns
 
 HARDWARE = "Ascend Hardware"  #: the process of what the streams do

@@ -25,7 +25,7 @@ from profilerkit.formats.windows import (
     window_notes,
     windows_of_processes,
 )
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import Run
 from profilerkit.rundir.ending import Ending
 from profilerkit.rundir.layout import MANIFEST

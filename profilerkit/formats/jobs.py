@@ -20,7 +20,7 @@ from profilerkit.analysis.trace_facts import TraceFacts, trace_facts
 from profilerkit.errors import UnreadableInputError
 from profilerkit.formats.blocks import GZIP_MAGIC
 from profilerkit.formats.registry import read_trace
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.rundir.process import own_environment, own_program
 from profilerkit.trace.columns import TraceColumns, TraceMeta
 from profilerkit.trace.merged import by_process, pooled

@@ -3,8 +3,10 @@
 import logging
 import pkgutil
 import re
+import sys
 from collections.abc import Iterator, Sequence
-from functools import cache
+from contextlib import suppress
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
@@ -12,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
 from profilerkit.errors import UnreadableInputError, UsageError, raised, unread
 from profilerkit.formats import readers
 from profilerkit.formats.blocks import SNIFFED_BYTES, BlockSource
-from profilerkit.installed import entry_points, package_of
 from profilerkit.trace.columns import ANALYZED, TraceColumns, Wanted
 from profilerkit.trace.logs import FlightDump, Log
 
@@ -76,6 +77,38 @@ _SINGLE_VALUE = re.compile(rb'(?:null|true|false|-?\d[\d.eE+-]*|"[^"\\]*")\s*\Z'
 def _own_readers() -> tuple[Reader, ...]:
     names = [found.name for found in pkgutil.iter_modules(readers.__path__)]
     return tuple(cast(Reader, import_module(f"{readers.__name__}.{name}")) for name in sorted(names))
+
+
+def entry_points(group: str) -> "tuple[EntryPoint, ...]":
+    """Return the entry points of a group.
+
+    To import ``importlib.metadata`` and to search it takes 15 ms: that is left out where no package names the group.
+    """
+    named = _named(tuple(sys.path))
+    if named is not None and group.encode() not in named:
+        return ()
+    from importlib.metadata import entry_points as found
+
+    return tuple(found(group=group))
+
+
+@lru_cache(1)
+def _named(places: tuple[str, ...]) -> bytes | None:
+    """Text of all entry points in these places; ``None`` with an archive or an egg, which may hold any."""
+    paths = [Path(place) for place in places]
+    if any(path.suffix == ".egg" or path.is_file() for path in paths):
+        return None
+    texts = [b""]
+    for path in paths:
+        for found in path.glob("*.*-info/entry_points.txt"):
+            with suppress(OSError):
+                texts.append(found.read_bytes())
+    return b"\n".join(texts)
+
+
+def package_of(entry: "EntryPoint") -> str:
+    """Return the name of the package that an entry point is of, or of its module."""
+    return entry.dist.name if entry.dist is not None else entry.module
 
 
 class InstalledReader:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profilerkit.errors import ProfilerkitError, UnreadableInputError, UsageError
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.secrets import masked
 from profilerkit.units import format_bytes
 

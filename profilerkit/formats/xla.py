@@ -13,7 +13,7 @@ from profilerkit.formats import limits, values
 from profilerkit.formats.blocks import BlockSource
 from profilerkit.formats.values import StringIds, ThreadIds, printable_text
 from profilerkit.formats.xspace import Event, Line, Losses, Message, Plane, events, line_at, planes
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.trace.columns import (
     I8,
     I32,

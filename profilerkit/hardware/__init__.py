@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 
 #: For parts whose best matrix-multiply rate nobody has published; a guess, and labelled so in ``DeviceSpec``.
 _DEFAULT_ACHIEVABLE_RATIO = 0.75

@@ -1,7 +1,7 @@
 """Where the time of a step goes: parts, steps, ranks."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -47,6 +47,15 @@ PARTS: dict[str, tuple[Family, str]] = {
     "other.prof": ("other", "The profiler itself"),
     "idle.unknown": ("other", "Not explained"),
 }
+LEAVES: tuple[str, ...] = tuple(PARTS)
+#: The parts in which the training thread waits for its batch; copying it to the device is another matter.
+WAITS = ("input.fetch", "input.prep", "input.ipc", "input.wait")
+#: The named parts in which the training stands still for something that is done once in a while; and all such parts.
+NAMED_PAUSES = ("other.ckpt", "other.eval", "other.log", "other.phase")
+PAUSES = (*NAMED_PAUSES, "other.stall")
+#: The device's work of a step where no trace tells its kernels.
+UNSPLIT = "compute.unsplit"
+_INDEX = {leaf: index for index, leaf in enumerate(LEAVES)}
 
 #: Time in the queue for a processor that other programs hold, whatever the thread was about to do.
 QUEUE = "other.queue"
@@ -54,6 +63,16 @@ WHOLE_TRACE = "the whole trace"  #: what ``Steps.found_by`` says of a trace in w
 #: How texts name the steps that are judged: ``the step``, ``the mean step``, ``per step`` …
 STEP_WORDS = ("the", "each", "every", "mean", "per")
 _JUDGED = re.compile(rf"\b(?:the )?({'|'.join(STEP_WORDS)}) step\b", re.IGNORECASE)
+
+
+def leaf(name: str) -> int:
+    """The index of a part in ``LEAVES``."""
+    return _INDEX[name]
+
+
+def leaf_times(totals: Iterable[int]) -> dict[str, int]:
+    """Leaf name to ns, without the empty ones."""
+    return {LEAVES[index]: int(value) for index, value in enumerate(totals) if value}
 
 
 def as_judged(text: str, found_by: str) -> str:

@@ -7,7 +7,7 @@ from profilerkit.model import communication
 from profilerkit.model.report import Report
 from profilerkit.model.step import Rank, within
 from profilerkit.report.blocks import Axis, Chart, Fact, Shape, Table, Tick
-from profilerkit.report.charts.chart import Scale, rectangle
+from profilerkit.report.chart import Scale, rectangle
 from profilerkit.report.inert import SENTENCE_LIMIT, inert
 from profilerkit.report.wording import listed, part_label, plural, share_text
 from profilerkit.units import format_count, format_ns, format_ratio, format_value

@@ -19,7 +19,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.trial import Trial
 from profilerkit.report import json as report_json
 from profilerkit.report.blocks import Document, Figure
-from profilerkit.report.charts.chart import css_variables
+from profilerkit.report.chart import css_variables
 from profilerkit.report.html_blocks import first_screen, section
 from profilerkit.report.sections import document
 from profilerkit.report.sections.steps import with_events

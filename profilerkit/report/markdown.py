@@ -8,7 +8,6 @@ from profilerkit.model.diff import Diff, Gate
 from profilerkit.model.report import Report
 from profilerkit.model.trial import Trial
 from profilerkit.report import blocks
-from profilerkit.report.diff_document import gate_table
 from profilerkit.report.findings import first_sentence
 from profilerkit.report.inert import clip, code_spans
 from profilerkit.report.sections import document
@@ -54,6 +53,8 @@ def render(record: Report | Diff | Trial, *, page: str = "") -> str:
 
 def render_gates(name: str, headline: str, gates: Sequence[Gate]) -> str:
     """The gates of one run as Markdown, below the name of the run and the headline of its verdict."""
+    from profilerkit.report.diff_document import gate_table
+
     failed = sum(gate.status == "failed" for gate in gates)
     word = f"{failed} of {len(gates)} budgets exceeded" if failed else "Within budget"
     lines = [GATES_MARKER, f"### {word}: {plain(clip(name, 80))}", "", prose(headline, 400), ""]

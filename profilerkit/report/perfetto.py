@@ -9,12 +9,12 @@ import msgspec
 
 from profilerkit.analysis.intervals import Segments, Spans, paint, subtract, union
 from profilerkit.analysis.partition import judged_device_rows
-from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.formats.jobs import read_pooled
 from profilerkit.model.finding import Finding
 from profilerkit.model.report import Report
+from profilerkit.model.step import LEAVES
 from profilerkit.report.wording import STATE_WORDS, part_label
 from profilerkit.trace.columns import I64, Category, TraceColumns
 from profilerkit.trace.launches import aligned, launch_of

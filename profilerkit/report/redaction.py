@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.diff import Diff, Difference
 from profilerkit.model.events import RawEvents, StepEvents
 from profilerkit.model.finding import SettingChange

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from io import StringIO
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.diff import Diff, Gate
 from profilerkit.model.events import RawEvents
 from profilerkit.model.report import Report
@@ -11,7 +11,6 @@ from profilerkit.model.step import Family
 from profilerkit.model.trial import Trial
 from profilerkit.report import blocks
 from profilerkit.report.blocks import Segment, Tone
-from profilerkit.report.diff_document import gate_table
 from profilerkit.report.findings import Anchors, evidence_row, first_sentence, numbered, require_evidence
 from profilerkit.report.inert import SENTENCE_LIMIT, clip, inert, to_ascii
 from profilerkit.report.sections import document
@@ -199,6 +198,8 @@ def render(
 
 def render_gates(gates: Sequence[Gate], *, width: int = 80, colour: bool = False, ascii_only: bool = False) -> str:
     """Only the gates, as text: what ``profilerkit check`` prints."""
+    from profilerkit.report.diff_document import gate_table
+
     page, table = Page(width, colour, ascii_only), gate_table(gates)
     if table is not None:
         _table(page, table, len(gates))

@@ -8,11 +8,10 @@ import msgspec
 
 from profilerkit.analysis.facts import STEADY
 from profilerkit.analysis.facts import Facts as Facts
-from profilerkit.analysis.parts import WAITS as WAITS
 from profilerkit.analysis.whatif import at_most as at_most
 from profilerkit.analysis.whatif import relative_error
 from profilerkit.analysis.whatif import saving as saving
-from profilerkit.model.change import revise as revise
+from profilerkit.model import revise as revise
 from profilerkit.model.finding import STEP_LENGTHS as STEP_LENGTHS
 from profilerkit.model.finding import Bound as Bound
 from profilerkit.model.finding import Confidence as Confidence
@@ -24,6 +23,7 @@ from profilerkit.model.finding import SettingChange as SettingChange
 from profilerkit.model.finding import Source as Source
 from profilerkit.model.run import STEP_TIMERS, Series
 from profilerkit.model.step import PARTS, WHOLE_TRACE, within
+from profilerkit.model.step import WAITS as WAITS
 from profilerkit.rules.parts import PARTS_OF_RULE
 from profilerkit.rundir.layout import NoKernels
 from profilerkit.units import format_ns, format_ratio

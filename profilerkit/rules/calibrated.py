@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from profilerkit.analysis.facts import Facts, belongs
-from profilerkit.analysis.parts import PAUSES, WAITS
 from profilerkit.analysis.replay import changes
 from profilerkit.analysis.replay.gate import ReplayFacts, savings
 from profilerkit.analysis.steps.phases import HOST_PARTS
 from profilerkit.analysis.steps.series import FEW_STEPS
 from profilerkit.analysis.whatif import handover_share, made_in_line, relative_error
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Confidence, Finding, Method, Outcome, Saving
 from profilerkit.model.run import STEP_TIMERS
+from profilerkit.model.step import PAUSES, WAITS
 from profilerkit.rules.api import SMALLEST_SAVING, weakest
 from profilerkit.rules.input.pageable_copy import PageableCopy
 from profilerkit.rules.parts import COMPUTING, PARTS_OF_RULE, PHASES, cause_of, shortened

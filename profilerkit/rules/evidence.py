@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.lines import HotLine
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import CodeLine, Evidence, Source
 from profilerkit.rules.api import sampled_evidence
 from profilerkit.units import format_ratio

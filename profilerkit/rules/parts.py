@@ -2,7 +2,7 @@
 
 from profilerkit.analysis.communication.table import TRANSFER
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.parts import LEAVES, WAITS
+from profilerkit.model.step import LEAVES, WAITS
 
 #: The parts outside the kernels that the fix of each rule with a bound makes shorter.
 PARTS_OF_RULE: dict[str, tuple[str, ...]] = {

@@ -14,7 +14,7 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.trust import fitting
 from profilerkit.config import Options, Suppression, did_you_mean, unknown_word
 from profilerkit.errors import ConfigError, raised
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Confidence, Finding, Outcome, Severity, in_order, require_writable
 from profilerkit.model.step import WHOLE_TRACE, as_judged
 from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed, Rule

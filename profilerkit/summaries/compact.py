@@ -12,10 +12,10 @@ import numpy as np
 
 from profilerkit.analysis.communication.log import KINDS, CollectiveLog
 from profilerkit.analysis.intervals import NO_SEGMENTS, Segments, Spans
-from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.model.change import fields_of, revise
+from profilerkit.model import fields_of, revise
+from profilerkit.model.step import LEAVES
 from profilerkit.trace.columns import I64
 
 # A rank does not know which of its collectives were waits: that shows only beside the others. So what is kept depends

@@ -14,7 +14,7 @@ from profilerkit.errors import UnreadableInputError, UsageError, unread
 from profilerkit.formats.jobs import Reading, read_job
 from profilerkit.formats.remote import RemoteFile, fetched
 from profilerkit.formats.windows import job_of_trace, samples_beside, window_of
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.communication import Condition
 from profilerkit.rundir.files import open_regular, write_whole
 from profilerkit.summaries.compact import MOST_COLLECTIVES, decode, encode, smaller, sound, thin

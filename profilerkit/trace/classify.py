@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
@@ -76,6 +75,7 @@ def classify(
 
 
 Phase = Literal["forward", "loss", "backward", "optimizer", "zero_grad"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 #: Each word that names a phase; a name may hold one phase, the ``loss`` beside it, and words that name none.
 _WORDS: dict[str, Phase] = {
@@ -106,12 +106,7 @@ def phase_of(name: str) -> Phase | None:
     >>> [phase_of(name) for name in ("load optimizer", "forward_backward", "step 5", "adopt", "Backward Pass")]
     [None, None, None, None, 'backward']
     """
-    return _known(name) if len(name) <= _LONGEST else None
-
-
-@lru_cache(maxsize=2**17)  # every module that looks for phases asks of all ranges
-def _known(name: str) -> Phase | None:
-    return _phase(name) or _phase(_ORIGIN.sub("", name))
+    return _phase(name) or _phase(_ORIGIN.sub("", name)) if len(name) <= _LONGEST else None
 
 
 def _phase(name: str) -> Phase | None:

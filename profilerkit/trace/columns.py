@@ -276,6 +276,29 @@ class TraceColumns(msgspec.Struct, frozen=True, dict=True):
         return chosen
 
 
+def names_of(columns: TraceColumns, *categories: Category) -> I64:
+    """Sorted ids of the strings that name events of these categories."""
+    known, mask = _names_by_category(columns), np.zeros(len(columns.strings), dtype=np.bool_)
+    for category in categories:
+        mask[known[category]] = True
+    return np.flatnonzero(mask)
+
+
+@kept
+def _names_by_category(columns: TraceColumns) -> tuple[I64, ...]:
+    both = columns.name.astype(np.int64) * len(Category) + columns.category
+    name, category = np.divmod(np.flatnonzero(np.bincount(both)), len(Category))
+    return tuple(name[category == each] for each in Category)
+
+
+def saying(columns: TraceColumns, says: Callable[[str], object], *categories: Category) -> Bools:
+    """``(n_strings,)`` mask of the names of events of these categories that ``says`` is true of."""
+    mask = np.zeros(len(columns.strings), dtype=np.bool_)
+    used = names_of(columns, *categories)
+    mask[used] = [bool(says(columns.strings[index])) for index in used.tolist()]
+    return mask
+
+
 def trace_columns(
     meta: TraceMeta,
     strings: Sequence[str],

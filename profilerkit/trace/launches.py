@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 
-from profilerkit.model.change import revise
-from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
+from profilerkit.model import revise
+from profilerkit.trace.columns import I64, Bools, Category, TraceColumns, saying
 
 # cudaLaunchKernel, cuLaunchKernelEx, hipModuleLaunchKernel, cudaMemcpyAsync, cudaGraphLaunch …
 _LAUNCHING = re.compile(r"launch|memcpy|memset|graph", re.IGNORECASE)
@@ -34,9 +34,8 @@ def launch_of(columns: TraceColumns) -> I64:
 
 
 def is_launch(columns: TraceColumns) -> Bools:
-    """Return ``(n_events,)`` mask of the events named as calls that launch work."""
-    by_name = np.array([_LAUNCHING.search(text) is not None for text in columns.strings], np.bool_)
-    return by_name[columns.name]
+    """Return ``(n_events,)`` mask of the events named as runtime calls that launch work."""
+    return saying(columns, _LAUNCHING.search, Category.RUNTIME)[columns.name]
 
 
 def _first_match(keys: I64, rows: I64, wanted: I64, *, preferred: Bools) -> I64:
@@ -64,8 +63,8 @@ def _by_flow(columns: TraceColumns, calls: I64, loose: I64) -> I64:
     """
     flows = columns.flows
     none = np.full(len(loose), -1, np.int64)
-    kinds = [index for index, text in enumerate(columns.strings) if text != "fwdbwd"]
-    between = np.isin(flows.kind, kinds) & (flows.id >= 0)
+    of_backward = next((index for index, text in enumerate(columns.strings) if text == "fwdbwd"), -1)
+    between = (flows.kind != of_backward) & (flows.id >= 0)
     starts, ends = np.flatnonzero(between & flows.starts), np.flatnonzero(between & ~flows.starts)
     if not len(starts) or not len(ends):
         return none
@@ -158,10 +157,10 @@ def _offset_ns(columns: TraceColumns, launches: I64, work: I64) -> int:
 def _late_ns(columns: TraceColumns, work: I64, launched: I64) -> int:
     """Return how long after a wait of the host the work ends that it waited for, ns at most; negative for before."""
     calls = np.flatnonzero(columns.is_a(Category.RUNTIME))
-    whole = np.array([_WAITS_FOR_ALL.search(text) is not None for text in columns.strings], np.bool_)
+    whole = saying(columns, _WAITS_FOR_ALL.search, Category.RUNTIME)
     late = [_latest_ns(columns, calls[whole[columns.name[calls]]], work, launched)]
     syncs = np.flatnonzero(columns.category == Category.SYNC)
-    stream_sync = np.array([text == _WAITS_FOR_STREAM for text in columns.strings], np.bool_)
+    stream_sync = saying(columns, _WAITS_FOR_STREAM.__eq__, Category.SYNC)
     syncs = syncs[stream_sync[columns.name[syncs]]]
     for stream in np.unique(columns.stream[syncs]).tolist():
         mine = columns.stream[work] == stream

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from profilerkit.model.change import revise
-from profilerkit.trace.columns import I32, I64, Bools, Category, Damage, Flows, MemoryInstants, TraceColumns
+from profilerkit.model import revise
+from profilerkit.trace.columns import I32, I64, Bools, Category, Damage, Flows, MemoryInstants, TraceColumns, saying
 from profilerkit.trace.launches import is_launch, launch_of
 
 Array = npt.NDArray[Any]
@@ -238,7 +238,7 @@ def _trained(columns: TraceColumns, pid_of: I64) -> tuple[bool, I64]:
         used, first = np.unique(pid_of[columns.thread[rows]], return_index=True)
         return used[np.argsort(first)]
 
-    steps = np.array([text.startswith(_STEP) for text in columns.strings], np.bool_)
+    steps = saying(columns, lambda text: text.startswith(_STEP), Category.ANNOTATION)
     marked = having((columns.category == Category.ANNOTATION) & steps[columns.name])
     if len(marked):
         return True, marked

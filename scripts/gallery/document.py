@@ -3,7 +3,7 @@
 import msgspec
 
 from gallery.samples import Sample
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.diff import Diff
 from profilerkit.model.report import Report
 from profilerkit.report import json as report_json

@@ -9,10 +9,10 @@ import numpy.typing as npt
 from profilerkit import __version__
 from profilerkit.analysis.communication.log import KINDS, Channel, CollectiveLog
 from profilerkit.analysis.intervals import EMPTY, Segments, Spans
-from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.formats.jobs import Reading
-from profilerkit.model.change import revise
+from profilerkit.model import revise
+from profilerkit.model.step import LEAVES, leaf
 from profilerkit.summaries.files import SUFFIX, Header, digest, write
 
 I64 = npt.NDArray[np.int64]

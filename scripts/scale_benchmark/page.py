@@ -8,7 +8,7 @@ from markupsafe import Markup
 from pages import environment, sealed
 
 from profilerkit.report.blocks import Axis, Chart, Label, Shape, Table, Tick
-from profilerkit.report.charts.chart import Scale, decades, point, polyline
+from profilerkit.report.chart import Scale, decades, point, polyline
 from profilerkit.report.html import page_css
 from profilerkit.units import format_bytes, format_count, format_ns
 

@@ -15,7 +15,7 @@ from profilerkit import analyze
 from profilerkit.analysis.replay.gate import savings
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.formats.registry import read_trace
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import in_order
 from profilerkit.model.report import Report
 from simulator.kineto import text_of

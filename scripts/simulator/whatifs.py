@@ -11,11 +11,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.replay import changes
 from profilerkit.analysis.replay.changes import Change
 from profilerkit.analysis.replay.graph import Graph
-from profilerkit.model.change import revise
+from profilerkit.model import revise
+from profilerkit.model.step import LEAVES, leaf
 from profilerkit.rules.run.blocking_checkpoint import BlockingCheckpoint
 from simulator import classes, faults
 from simulator.job import US, Job, Memory, Odd, Reads

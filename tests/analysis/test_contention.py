@@ -6,7 +6,7 @@ from profilerkit.analysis.rank_facts import ready_ratio
 from profilerkit.analysis.workers.capacity import contended, quiet
 from profilerkit.analysis.workers.queue import LoadingFacts, QueueFacts
 from profilerkit.diagnosis.verdict import diagnose
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import Loader, Series
 from profilerkit.model.step import QUEUE
 from profilerkit.rules import RULES

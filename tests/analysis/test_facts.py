@@ -2,8 +2,7 @@
 
 import pytest
 
-from profilerkit.analysis.parts import leaf
-from profilerkit.model.step import DeviceWindow
+from profilerkit.model.step import DeviceWindow, leaf
 from tests.recipes import ALL_REDUCE, ELEMENTWISE, GEMM, SINGLE, US, WORKERS, Trace, host_training, training
 
 A100 = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "totalGlobalMem": 85_000_000_000, "computeMajor": 8, "numSms": 108}

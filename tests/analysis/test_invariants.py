@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilerkit.analysis.intervals import Spans
-from profilerkit.analysis.parts import LEAVES
 from profilerkit.formats.registry import read_trace
+from profilerkit.model.step import LEAVES
 from tests.recipes import (
     ALL_REDUCE,
     AUTOGRAD,

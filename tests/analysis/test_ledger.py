@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profilerkit.analysis.intervals import paint
 from profilerkit.analysis.rank_facts import rank_facts
+from profilerkit.analysis.steps import wall_clock
 from profilerkit.analysis.steps.log import read_log
 from profilerkit.analysis.steps.wall_clock import account, rank_ledger
 from profilerkit.api import analyze
@@ -463,6 +465,26 @@ def test_a_long_recording_costs_no_more_than_a_few_times_its_steps():
 
     steps = min(seconds(lambda: read_log(record.events, record.names)) for _ in range(3))
     assert min(seconds(lambda: rank_ledger(record, found, account(record, found))) for _ in range(3)) < 15 * steps
+
+
+@pytest.mark.parametrize("block", [1, 2, 7])
+def test_a_recording_that_is_read_in_blocks_has_the_same_entries_in_each_step(block, monkeypatch):
+    log = Run().pause(7_000).trains(5, flags=FIRST).pause(90_000, EventKind.SAVE).trains(3).pause(500)
+    log.record(EventKind.GC, log.at - 4_000, 300)
+    log.trains(4, wait=0)
+    record = record_of(log)
+    found = read_log(record.events, record.names)
+    whole = account(record, found).by_step
+    painted = []
+    monkeypatch.setattr(wall_clock, "_BLOCK", block)
+    monkeypatch.setattr(
+        wall_clock, "paint", lambda window, layers: painted.append(len(window)) or paint(window, layers)
+    )
+    blocks = account(record, found).by_step
+    assert max(painted) == block
+    assert {entry: spent.tolist() for entry, spent in blocks.items()} == {
+        entry: spent.tolist() for entry, spent in whole.items()
+    }
 
 
 def test_more_of_an_injected_cost_never_lowers_its_entry():

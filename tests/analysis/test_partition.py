@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from profilerkit.analysis.intervals import Spans
-from profilerkit.analysis.parts import leaf
 from profilerkit.errors import InvariantError
+from profilerkit.model.step import leaf
 from tests.recipes import (
     AUTOGRAD,
     ELEMENTWISE,

@@ -17,7 +17,7 @@ from profilerkit.analysis.whatif import (
     waited_share,
     workers_busy,
 )
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import Loader, Series
 from profilerkit.model.step import SlowSteps
 from profilerkit.rules.input.loader import cheaper_input

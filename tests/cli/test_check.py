@@ -11,7 +11,7 @@ import pytest
 from profilerkit.cli import main
 from profilerkit.config import load_settings
 from profilerkit.errors import ConfigError
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.memory import Memory
 from profilerkit.model.step import PARTS
 from profilerkit.rundir.sampled import GpuSample, Sample

@@ -12,7 +12,7 @@ import pytest
 
 from profilerkit import api
 from profilerkit.cli import arguments, main
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import in_order
 from profilerkit.report.redaction import redacted
 from profilerkit.results import as_report

@@ -16,7 +16,7 @@ from profilerkit.experiment.plan import Candidate, candidates_of, joined
 from profilerkit.experiment.runs import Ended, Ran, Runner
 from profilerkit.experiment.search import MOST_RUNS, Search
 from profilerkit.experiment.trying import Trying
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving, SettingChange
 
 FUSED = Candidate(changes=(SettingChange("fused", False, True),))

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from profilerkit.integrations import mlflow
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.events import EventTrack, StepEvents
 from profilerkit.model.finding import Outcome
 from profilerkit.model.memory import OutOfMemory

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from profilerkit.integrations import mlflow, scalars, tensorboard, wandb
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from tests.report.samples import SAMPLES
 
 SECRET = "/data/team/undisclosed/net/train.py"

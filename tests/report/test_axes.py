@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.report.charts.chart import Scale, below, decades, numbers_of, point, polyline, rectangle, step_axis
+from profilerkit.report.chart import Scale, below, decades, numbers_of, point, polyline, rectangle, step_axis
 
 
 def test_linear_ticks_are_round_and_within_the_axis():

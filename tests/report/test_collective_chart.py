@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.model.change import revise as changed
+from profilerkit.model import revise as changed
 from profilerkit.report import html
 from profilerkit.report.sections.communication import collective_chart
 from profilerkit.units import format_bytes, format_decimal

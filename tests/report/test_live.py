@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from profilerkit.analysis.live import Late, Live, LiveRank, Recent
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.report.live import FEWEST_JUDGED, line, page
 from profilerkit.rundir.sampled import GpuSample, HostSample
 from tests.report.samples import SAMPLES, hostile

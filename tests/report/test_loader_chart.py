@@ -5,11 +5,11 @@ import time
 import pytest
 
 import profilerkit
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import Loader
 from profilerkit.report import html, sections
 from profilerkit.report.blocks import Chart
-from profilerkit.report.charts.steps import loader_wait
+from profilerkit.report.step_charts import loader_wait
 from tests.recipes import made
 from tests.report.samples import MS, SAMPLES, parts, step_rows, steps_of
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.events import CELLS, Gap, Lane, MedianStep, Track
 from profilerkit.report import html
 from profilerkit.report import json as report_json

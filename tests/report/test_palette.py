@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from profilerkit.report.charts.chart import FILLS, INKS, contrast, css_variables, label_on
+from profilerkit.report.chart import FILLS, INKS, contrast, css_variables, label_on
 from profilerkit.report.html import asset
 
 # Machado, Oliveira and Fernandes 2009, table 1, severity 1.0, linear RGB.

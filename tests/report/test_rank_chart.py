@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from profilerkit.model.change import revise as changed
+from profilerkit.model import revise as changed
 from profilerkit.model.step import RankSteps
 from profilerkit.report import html
 from profilerkit.report.sections.ranks import rank_chart

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.diff import Difference, FindingChange
 from profilerkit.report import redaction
 from profilerkit.report.redaction import redacted_diff

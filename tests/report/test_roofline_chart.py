@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from profilerkit.model.change import revise as changed
+from profilerkit.model import revise as changed
 from profilerkit.report import html
 from profilerkit.report.sections.kernels import roofline_chart
 from tests.report.samples import SAMPLES

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from profilerkit.analysis import samples
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import Series
 from profilerkit.report.sections.samples import section
 from profilerkit.units import format_value

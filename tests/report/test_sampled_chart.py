@@ -5,10 +5,10 @@ import time
 import pytest
 
 import profilerkit
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import DEVICE_STRIPS, HOST_STRIPS, Series, Strip
 from profilerkit.report import html
-from profilerkit.report.charts.samples import sampled_strips
+from profilerkit.report.sample_charts import sampled_strips
 from tests.report.samples import HOSTILE, MS, SAMPLES, step_rows, steps_of
 
 S = 1_000 * MS

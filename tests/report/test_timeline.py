@@ -9,7 +9,7 @@ import pytest
 from report_check.chromium import CHROMIUM, Mode, browser
 
 import profilerkit
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.events import EventTrack, StepEvents
 from profilerkit.report import html
 from profilerkit.report.blocks import Chart, Figure

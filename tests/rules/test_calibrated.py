@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profilerkit.analysis.parts import PAUSES
 from profilerkit.analysis.whatif import made_in_line
 from profilerkit.model.finding import Evidence, Finding, Outcome, Saving
+from profilerkit.model.step import PAUSES
 from profilerkit.rules.calibrated import ON_DEVICE, UNTRIED, WITHIN, calibrated
 from profilerkit.rules.parts import COMPUTING, PARTS_OF_RULE
 from tests.recipes import INPUT, STEP_NS, replace

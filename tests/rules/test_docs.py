@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.rules import RULES
 from profilerkit.rules.api import HEADINGS
 from profilerkit.rules.docs import CODE, SOURCES, render_text, sections, spoken, thresholds

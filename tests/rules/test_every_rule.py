@@ -5,7 +5,7 @@ import re
 import pytest
 
 from profilerkit.capture.changes import SETTINGS
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.step import STEP_WORDS, WHOLE_TRACE
 from profilerkit.rules import RULES
 from profilerkit.rules.docs import thresholds

@@ -10,7 +10,7 @@ from profilerkit.analysis.job_facts import HostFacts
 from profilerkit.analysis.whatif import cheaper_batch, loader_fix
 from profilerkit.analysis.workers.capacity import opening_share
 from profilerkit.analysis.workers.queue import EpochFacts, LoadingFacts, PaddingFacts, QueueFacts
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader, Series
 from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from tests.recipes import replace
 from tests.rules.test_rules import finding, late
 

@@ -3,12 +3,12 @@
 import pytest
 
 from profilerkit.analysis.device.device_facts import AllocatorFacts, ColdFacts
-from profilerkit.analysis.logs.history import LogFacts
+from profilerkit.analysis.memory.history import LogFacts
 from profilerkit.analysis.memory.use import AllocatorUse, MemoryUse, Offload, PageFaults, ZeroedGradients
 from profilerkit.analysis.surroundings import Surroundings
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.hardware import lookup
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.memory import FailedRequest, LiveAtPeak, LiveBytes, Memory, MemorySnapshot, OutOfMemory
 from profilerkit.model.run import Loader, Series
 from profilerkit.rules import RULES

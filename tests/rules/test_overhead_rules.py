@@ -11,7 +11,7 @@ from profilerkit.analysis.job_facts import HostFacts
 from profilerkit.analysis.steps.phases import RecordingFacts
 from profilerkit.analysis.steps.series import Stall
 from profilerkit.diagnosis.verdict import diagnose
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import STEP_TIMERS, Loader, Series, Signal, Trust
 from profilerkit.rules import RULES
 from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed

@@ -8,7 +8,7 @@ from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.steps.phases import CALL_NS, OPERATOR_NS, RecordingFacts
 from profilerkit.analysis.whatif import saving
 from profilerkit.diagnosis.verdict import diagnose
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Evidence, Fix, Outcome, Throughput
 from profilerkit.model.run import Trust
 from profilerkit.rules import RULES

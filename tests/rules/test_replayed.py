@@ -11,14 +11,14 @@ from simulator.whatifs import WHATIFS
 
 from profilerkit import analyze
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.diagnosis.savings import best_per_bound, waterfall
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.formats.registry import read_trace
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import in_order
+from profilerkit.model.step import WAITS
 from profilerkit.rules import RULES
 from profilerkit.rules.calibrated import priced, with_replay
 from profilerkit.rules.runner import run_rules

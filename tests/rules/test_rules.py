@@ -16,7 +16,7 @@ from profilerkit.analysis.whatif import HANDOVER_NS
 from profilerkit.analysis.workers.queue import EpochFacts, LoadingFacts
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.hardware import lookup
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.communication import Communication, LateRank
 from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth
 from profilerkit.model.report import Collective, HostCopy

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from profilerkit.analysis.host.lines import HotLine
-from profilerkit.analysis.logs.history import LogFacts, Rests
+from profilerkit.analysis.memory.history import LogFacts, Rests
 from profilerkit.analysis.steps.series import Stall, StepSeries
 from profilerkit.analysis.steps.wall_clock import Pause
 from profilerkit.analysis.surroundings import HostLink, Surroundings
 from profilerkit.diagnosis.verdict import diagnose
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.memory import Memory, MemoryGrowth
 from profilerkit.model.run import STEP_TIMERS, Loader, Series, Signal
 from profilerkit.rules import RULES

@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Evidence, Finding, Saving, Throughput
 from profilerkit.rules import RULES, runner
 from profilerkit.rules.api import Fired, MissingData, NotApplicable, Passed, Rule

@@ -7,7 +7,7 @@ import pytest
 from profilerkit.config import Settings, Suppression
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.errors import UsageError
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Fix, in_order
 from profilerkit.report import html, markdown, terminal
 from profilerkit.report.json import load

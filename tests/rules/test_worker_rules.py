@@ -6,7 +6,7 @@ from profilerkit.analysis.job_facts import HostFacts
 from profilerkit.analysis.whatif import HANDOVER_NS, cheaper_batch, loader_fix
 from profilerkit.analysis.workers.capacity import contended, quiet
 from profilerkit.analysis.workers.queue import LoadingFacts
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.memory import Memory
 from profilerkit.model.run import Loader, Series
 from profilerkit.model.step import QUEUE

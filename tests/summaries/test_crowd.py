@@ -7,7 +7,7 @@ from scale_benchmark.fill import template
 from scale_benchmark.job import PER_HOST, Job, job_of, write_ranks
 
 from profilerkit import api
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.report import html, terminal
 from profilerkit.report.communication import scale_chart, scale_lines
 from profilerkit.units import format_ns

@@ -10,7 +10,7 @@ import profilerkit
 from profilerkit import api
 from profilerkit.analysis.communication.log import Channel
 from profilerkit.analysis.ranks.scale import condition_of, typical
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.communication import Condition
 from profilerkit.report import html, markdown, terminal
 from profilerkit.report.communication import scale_lines, scale_tables

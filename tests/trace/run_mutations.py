@@ -14,7 +14,7 @@ from damage import check_report, damaged, refused
 
 import profilerkit
 from profilerkit.formats.jobs import Reading
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.communication import DistributedModel
 from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir.documents import DdpRecord

@@ -13,7 +13,7 @@ import pytest
 
 from profilerkit.formats.kineto.records import launches_nothing
 from profilerkit.formats.registry import read_trace
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.trace.columns import Category, Damage, Wanted
 from profilerkit.trace.launches import launch_of
 

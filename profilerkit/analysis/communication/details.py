@@ -24,10 +24,10 @@ from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.intervals import EMPTY, Spans, covered, index_at, intersect, subtract, time_within, union
 from profilerkit.analysis.partition import Partition, TraceView
-from profilerkit.analysis.parts import WAITS, leaf
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.analysis.steps.phases import NODE, backward_nodes, nodes_of, optimizer_rows
-from profilerkit.model.change import revise
+from profilerkit.model import revise
+from profilerkit.model.step import WAITS, leaf
 from profilerkit.trace.columns import I64, Bools, Category, TraceColumns, TraceMeta
 
 #: The operators that start the reduction of gradients; older traces have only annotations.
@@ -43,7 +43,7 @@ def backward_compute(columns: TraceColumns, launches: I64, work: Bools, *, on_de
     if not len(nodes):
         return None
     if not on_device:
-        return intersect(_spans(columns, nodes), _spans(columns, work & ~named(columns, NODE)))
+        return intersect(_spans(columns, nodes), _spans(columns, work & ~named(columns, NODE, Category.CPU_OP)))
     kernels = np.flatnonzero(work)
     kernels = kernels[nodes_of(columns, launches[kernels]) >= 0]
     return _spans(columns, kernels)
@@ -79,9 +79,9 @@ def passes_of(columns: TraceColumns, window: Spans) -> Passes:
     step = index_at(window, starts)
     per_step = np.bincount(step[step >= 0], minlength=len(window))
     passes = int(np.median(per_step))
-    reduced = named(columns, _REDUCES) & (columns.category == Category.CPU_OP)
+    reduced = named(columns, _REDUCES, Category.CPU_OP)
     if not reduced.any():
-        reduced = named(columns, _REDUCES_OF_OLD) & (columns.category == Category.ANNOTATION)
+        reduced = named(columns, _REDUCES_OF_OLD, Category.ANNOTATION)
     at = np.sort(columns.ts_ns[reduced])
     first, last = np.full(len(window), np.iinfo(np.int64).max), np.full(len(window), -1)
     np.minimum.at(first, step[step >= 0], starts[step >= 0])
@@ -245,7 +245,7 @@ def engine_of(columns: TraceColumns, log: CollectiveLog | None, window: Spans, c
 
 def _judged(columns: TraceColumns, pattern: re.Pattern[str], window: Spans) -> I64:
     """Host events of a name that start in the judged steps."""
-    rows = np.flatnonzero(named(columns, pattern) & columns.is_a(Category.CPU_OP, Category.ANNOTATION))
+    rows = np.flatnonzero(named(columns, pattern, Category.CPU_OP, Category.ANNOTATION))
     return rows[covered(window, columns.ts_ns[rows])]
 
 

@@ -123,7 +123,7 @@ def _rows(columns: TraceColumns, communicates: Bools, device: Bools | None) -> I
     if device is not None:
         return np.flatnonzero(found & device & (columns.category == Category.KERNEL))
     found &= columns.is_a(Category.ANNOTATION, Category.CPU_OP)
-    transfers = found & ~named(columns, _STARTS)
+    transfers = found & ~named(columns, _STARTS, Category.ANNOTATION, Category.CPU_OP)
     return np.flatnonzero(transfers if transfers.any() else found)
 
 
@@ -156,7 +156,7 @@ def _kinds(
 def _annotation_kinds(columns: TraceColumns, calls: I64, registry: Registry) -> I8:
     """The kind in the annotation that each launch call lies in, ``unknown`` where it lies in none."""
     out = np.full(len(calls), _KIND[UNKNOWN], dtype=np.int8)
-    spans = np.flatnonzero((columns.category == Category.ANNOTATION) & named(columns, _ANNOTATED))
+    spans = np.flatnonzero(named(columns, _ANNOTATED, Category.ANNOTATION))
     linked = np.flatnonzero(calls >= 0)
     calls = calls[linked]
     found = innermost_at(columns, spans, columns.thread[calls], columns.ts_ns[calls])
@@ -194,7 +194,7 @@ def _operator_shapes(columns: TraceColumns, rows: I64, launches: I64) -> dict[in
     calls = launches[rows]
     external = np.where(columns.external_id[rows] >= 0, columns.external_id[rows], columns.external_id[calls])
     external = np.where((columns.external_id[rows] < 0) & (calls < 0), -1, external)
-    starts = named(columns, _STARTS_OR_TELLS) & (columns.category == Category.CPU_OP)
+    starts = named(columns, _STARTS_OR_TELLS, Category.CPU_OP)
     operators = np.flatnonzero(starts & (columns.external_id >= 0))
     if not len(operators) or not len(rows):
         return own

@@ -9,14 +9,15 @@ import numpy as np
 
 from profilerkit.analysis.communication.log import KINDS, CollectiveLog
 from profilerkit.analysis.communication.registry import UNKNOWN, bus_factor
+from profilerkit.analysis.device.kernels import matching
 from profilerkit.analysis.intervals import Spans, covered, index_at, intersect, subtract, union
 from profilerkit.analysis.partition import TraceView
-from profilerkit.analysis.parts import leaf
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.communication import DistributedModel, Parallelism, ParallelName
 from profilerkit.model.report import Collective
+from profilerkit.model.step import leaf
 from profilerkit.rundir.documents import DdpRecord
-from profilerkit.trace.columns import I64, Bools, Category, ProcessGroup, TraceColumns, TraceMeta
+from profilerkit.trace.columns import I64, Bools, Category, ProcessGroup, TraceColumns, TraceMeta, names_of
 
 
 class _Sign(msgspec.Struct, frozen=True):
@@ -76,10 +77,8 @@ def parallelism_of(
     all-to-all moves tokens as well as embeddings, and attention over a ring sends like the stages of a pipeline.
     """
     groups = [group for group in columns.meta.groups if group.size > 1]
-    rows = columns.is_a(Category.ANNOTATION, Category.CPU_OP, Category.KERNEL)
-    used = np.flatnonzero(np.bincount(columns.name[rows], minlength=len(columns.strings)))
-    names = [columns.strings[index] for index in used.tolist()]
-    found = [entry for sign in _SIGNS if (entry := _dimension(sign, groups, names, log)) is not None]
+    used = names_of(columns, Category.ANNOTATION, Category.CPU_OP, Category.KERNEL)
+    found = [entry for sign in _SIGNS if (entry := _dimension(sign, groups, columns, used, log)) is not None]
     if len(found) == 1 and found[0].size is None and found[0].name in ("data", "sharded data"):
         found = [revise(found[0], size=columns.meta.world_size)]
     return tuple(
@@ -89,12 +88,13 @@ def parallelism_of(
 
 
 def _dimension(
-    sign: _Sign, groups: list[ProcessGroup], names: list[str], log: CollectiveLog | None
+    sign: _Sign, groups: list[ProcessGroup], columns: TraceColumns, used: I64, log: CollectiveLog | None
 ) -> Parallelism | None:
     group = next((group for group in groups if dimension_of(group) == sign.name), None)
     if group is not None:
         return Parallelism(name=sign.name, size=group.size, evidence=f"process group {group.description}")
-    name = min((name for name in names if sign.event.search(name)), key=len, default=None)
+    shown = np.flatnonzero(matching(columns, used, sign.event)).tolist()
+    name = min((columns.strings[index] for index in shown), key=len, default=None)
     if name is not None:
         sizes = np.unique(log.size[log.is_a(*sign.kinds) & (log.size > 0)]).tolist() if log else []
         return Parallelism(name=sign.name, size=sizes[0] if len(sizes) == 1 else None, evidence=name)

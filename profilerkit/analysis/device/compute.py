@@ -7,12 +7,12 @@ from profilerkit.analysis.device.operator_costs import DTYPES, operator_costs
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, Roofline, dense_peak, roofline
 from profilerkit.analysis.enclosing import call_sites, launching_operators
 from profilerkit.analysis.partition import TraceView
-from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.steps.phases import recomputed
 from profilerkit.hardware import DeviceSpec
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Source
 from profilerkit.model.report import MOST_KERNELS, Compute, Kernel
+from profilerkit.model.step import leaf
 from profilerkit.trace.columns import F64, I8, I64, Bools, Category, TraceColumns
 
 _KINDS = (OTHER, MATH, BANDWIDTH)

@@ -5,7 +5,7 @@ import numpy as np
 
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES, HostNames, backward_threads
 from profilerkit.analysis.intervals import EMPTY, Spans, covered, union
-from profilerkit.analysis.parts import leaf
+from profilerkit.model.step import leaf
 from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
 
 

@@ -25,9 +25,8 @@ from profilerkit.analysis.host.host_facts import between_ratio
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES, BLOCKING_CALL_NS
 from profilerkit.analysis.intervals import Spans, clip, index_at, intersect, subtract, union
 from profilerkit.analysis.partition import TraceView
-from profilerkit.analysis.parts import leaf
 from profilerkit.model.report import HostCopy
-from profilerkit.model.step import DeviceWindow
+from profilerkit.model.step import DeviceWindow, leaf
 from profilerkit.trace.columns import I64, Category, DeviceProperties, TraceColumns
 
 #: First-use work of this share of the window is what was recorded; below it what is beside can still be named.

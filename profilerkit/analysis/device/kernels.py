@@ -2,15 +2,13 @@
 
 import re
 from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.intervals import Spans, covered, innermost_owner
-from profilerkit.trace.columns import I8, I64, Bools, Category, TraceColumns, kept
+from profilerkit.trace.columns import I8, I64, Bools, Category, TraceColumns, kept, names_of
 
 #: Share of the launched work that a damaged file may lack. Each kernel is a gap that looks like idle time: a trace of
 #: eight ranks' training without 4 % of them turned from bound by communication to bound by the host.
@@ -117,10 +115,12 @@ def math_name(name: str) -> MathName | None:
     return next((row for row in TABLE if row.pattern.search(name)), None)
 
 
-Names = npt.NDArray[np.bool_]
-T = TypeVar("T")
+WORK = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)  #: what runs on a device
 
 MATH, BANDWIDTH, COMMUNICATION, OTHER = "math", "membw", "comm", "other"
+
+#: Names whose type is looked up, those with most time where there are more: real traces hold 75 to 2,100 in all.
+MOST_MATH_NAMES = 2**12
 
 #: A kernel shorter than this is bound by latency, neither by math nor by bandwidth (TraceLens' short-kernel bound).
 SMALL_KERNEL_NS = 10_000
@@ -161,12 +161,6 @@ _ELEMENTWISE = re.compile(r"(?<!index_)elementwise_kernel(?!_with_index)")
 
 
 @kept
-def in_use(columns: TraceColumns) -> I64:
-    """Sorted ids of the strings that name an event; the others are categories and raw shapes."""
-    return np.flatnonzero(np.bincount(columns.name, minlength=len(columns.strings)))
-
-
-@kept
 def wordings(columns: TraceColumns) -> tuple[list[str], I64]:
     """Strings with every number as 0, each once, and ``(n_strings,)`` which of them each string is."""
     ids: dict[str, int] = {}
@@ -174,50 +168,51 @@ def wordings(columns: TraceColumns) -> tuple[list[str], I64]:
     return list(ids), np.array(place, np.int64)
 
 
-def matching(columns: TraceColumns, used: I64, pattern: re.Pattern[str]) -> Names:
+def matching(columns: TraceColumns, used: I64, pattern: re.Pattern[str]) -> Bools:
     """``(n_strings,)`` mask of the strings among ``used`` in which ``pattern`` is found."""
+    if not _TELLS_NUMBERS.search(pattern.pattern):
+        return by_wording(columns, used, lambda text: pattern.search(text) is not None, default=0).astype(np.bool_)
     mask = np.zeros(len(columns.strings), dtype=np.bool_)
-    if _TELLS_NUMBERS.search(pattern.pattern):
-        mask[used] = [pattern.search(columns.strings[index]) is not None for index in used.tolist()]
-        return mask
-    texts, place = wordings(columns)
-    worded = np.unique(place[used])
-    found = np.zeros(len(texts), dtype=np.bool_)
-    found[worded] = [pattern.search(texts[index]) is not None for index in worded.tolist()]
-    mask[used] = found[place[used]]
+    mask[used] = [pattern.search(columns.strings[index]) is not None for index in used.tolist()]
     return mask
 
 
-def named(columns: TraceColumns, pattern: re.Pattern[str]) -> Names:
-    """``(n_events,)`` mask of the events in whose name ``pattern`` is found."""
-    wanted = matching(columns, in_use(columns), pattern)
-    return wanted.take(columns.name) if wanted.any() else np.zeros(len(columns), dtype=np.bool_)
+def named(columns: TraceColumns, pattern: re.Pattern[str], *categories: Category) -> Bools:
+    """``(n_events,)`` mask of the events of these categories in whose name ``pattern`` is found."""
+    wanted = matching(columns, names_of(columns, *categories), pattern)
+    if not wanted.any():
+        return np.zeros(len(columns), dtype=np.bool_)
+    return wanted.take(columns.name) & columns.is_a(*categories)
 
 
-def by_wording(columns: TraceColumns, used: I64, value: Callable[[str], T]) -> list[T]:
-    """What ``value``, which looks at no number, makes of each of the strings in ``used``; once for each wording."""
+def by_wording(columns: TraceColumns, used: I64, value: Callable[[str], int], default: int = -1) -> I8:
+    """``(n_strings,)`` int8, what ``value``, which looks at no number, makes of the strings in ``used``.
+
+    It is asked once for each wording.
+    """
     texts, place = wordings(columns)
-    worded, index = np.unique(place[used], return_inverse=True)
-    values = [value(texts[number]) for number in worded.tolist()]
-    return [values[number] for number in index.tolist()]
+    found, out = (np.full(length, default, dtype=np.int8) for length in (len(texts), len(columns.strings)))
+    worded = np.flatnonzero(np.bincount(place[used], minlength=len(texts)))
+    found[worded] = [value(texts[number]) for number in worded.tolist()]
+    out[used] = found[place[used]]
+    return out
 
 
 class KernelNames(msgspec.Struct, frozen=True):
     """What the names of a trace's events stand for: masks over ``columns.strings``, computed once per trace."""
 
-    communication: Names
-    math: Names
-    bandwidth: Names  #: kernels whose cost is memory traffic; math wins where both match
-    pointwise: Names  #: kernels that a compiler can fuse with their neighbours and has not fused yet
-    elementwise: Names  #: those of them that read and write tensors of one common shape, each element once
-    tensor_core: Names  #: kernels that run on tensor or matrix cores, as far as names tell
+    communication: Bools
+    math: Bools
+    bandwidth: Bools  #: kernels whose cost is memory traffic; math wins where both match
+    pointwise: Bools  #: kernels that a compiler can fuse with their neighbours and has not fused yet
+    elementwise: Bools  #: those of them that read and write tensors of one common shape, each element once
+    tensor_core: Bools  #: kernels that run on tensor or matrix cores, as far as names tell
     math_type: I8  #: int8 ids into ``MATH_TYPES``: what kernels multiply in, as far as names tell
 
     @classmethod
     def of(cls, columns: TraceColumns, registry: Registry | None = None) -> "KernelNames":
         """Classify every name in use once; names of Python frames, most of a trace with stacks, name no kernel."""
-        work = columns.name[columns.category != Category.PYTHON]
-        used = np.flatnonzero(np.bincount(work, minlength=len(columns.strings)))
+        used = names_of(columns, *(known for known in Category if known != Category.PYTHON))
         registry = registry or built_in()
         communication = matching(columns, used, registry.communication)
         if registry.custom:
@@ -228,7 +223,11 @@ class KernelNames(msgspec.Struct, frozen=True):
         kernel_math = matching(columns, used, _MATH) & ~matching(columns, used, _NO_PRODUCT)
         tensor_core = np.zeros(len(columns.strings), dtype=np.bool_)
         math_type = np.zeros(len(columns.strings), dtype=np.int8)
-        for index in np.flatnonzero(kernel_math).tolist():
+        named_math = np.flatnonzero(kernel_math)
+        if len(named_math) > MOST_MATH_NAMES:
+            time_ns = np.bincount(columns.name, weights=columns.dur_ns)[named_math]
+            named_math = named_math[np.argsort(-time_ns, kind="stable")[:MOST_MATH_NAMES]]
+        for index in named_math.tolist():
             if (row := math_name(columns.strings[index])) is not None:
                 tensor_core[index], math_type[index] = row.on_matrix_units, MATH_TYPES.index(row.type)
         return cls(
@@ -263,7 +262,7 @@ def self_times(columns: TraceColumns, rows: I64) -> I64:
 
 def device_rows(columns: TraceColumns) -> Bools:
     """``(n_events,)`` mask of what runs on a device: kernels, copies, memsets."""
-    return columns.is_a(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+    return columns.is_a(*WORK)
 
 
 _LAUNCH = re.compile(r"^(?:cuda|hip|cu)(?:Ext)?(?:LaunchKernel|LaunchCooperative|GraphLaunch|ModuleLaunch)")
@@ -276,7 +275,7 @@ def launch_facts(columns: TraceColumns, kinds: KernelNames, launches: I64, windo
     """Counts over the whole trace; ``launches`` has the launching runtime row of each device event, -1 for none."""
     calls = launches[device_rows(columns)]
     linked = calls[calls >= 0]
-    by_graph = linked[named(columns, _GRAPH_LAUNCH)[linked]]
+    by_graph = linked[named(columns, _GRAPH_LAUNCH, Category.RUNTIME)[linked]]
     lost_ratio = None
     if columns.damage.truncated or columns.damage.dropped:
         launching = launching_rows(columns)
@@ -294,7 +293,7 @@ def launch_facts(columns: TraceColumns, kinds: KernelNames, launches: I64, windo
 
 def launching_rows(columns: TraceColumns) -> I64:
     """Runtime calls that launch kernels or graphs of them."""
-    return np.flatnonzero((columns.category == Category.RUNTIME) & named(columns, _LAUNCH))
+    return np.flatnonzero(named(columns, _LAUNCH, Category.RUNTIME))
 
 
 def used_a_device(columns: TraceColumns) -> bool:

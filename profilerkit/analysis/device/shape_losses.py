@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.formulas import Arguments, sizes
-from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, named
+from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, WORK, KernelNames, named
 from profilerkit.analysis.device.operator_costs import DTYPES, distinct_calls, understood
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.enclosing import innermost_at
@@ -220,6 +220,7 @@ def grids(work: Judged) -> tuple[Grid, ...] | None:
 _CONVERSION = re.compile(
     r"nchw\w{0,8}to\w{0,8}nhwc|nhwc\w{0,8}to\w{0,8}nchw|nchw2nhwc|nhwc2nchw|batched_transpose_\d", re.IGNORECASE
 )
+_LAYOUTS = re.compile(r"nchw|nhwc|batched_transpose_", re.IGNORECASE)  #: one of these is in the name of each
 _CONVOLUTION_OPERATOR = re.compile(r"^aten::\w*conv(?!ert)")
 #: Kernels that are a convolution's whatever launched them: cuDNN's, CUTLASS', MIOpen's. convolveNd is cuDNN's for 3-D.
 _CONVOLUTION = re.compile(
@@ -231,21 +232,23 @@ _3D_RANK = 5  #: a tensor of a 3-D convolution has samples, channels and three m
 
 def layout(work: Judged) -> Layout:
     """How much time goes into conversions, and into the convolutions that they serve."""
-    conversion = named(work.columns, _CONVERSION)[work.rows]
-    by_operator = (work.operator >= 0) & named(work.columns, _CONVOLUTION_OPERATOR)[work.operator]
-    by_name = (work.operator < 0) & named(work.columns, _CONVOLUTION)[work.rows]
+    strings, conversion = work.columns.strings, named(work.columns, _LAYOUTS, *WORK)[work.rows]
+    told = [name for name in np.unique(work.name[conversion]).tolist() if _CONVERSION.search(strings[name])]
+    conversion &= np.isin(work.name, told)
+    by_operator = (work.operator >= 0) & named(work.columns, _CONVOLUTION_OPERATOR, Category.CPU_OP)[work.operator]
+    by_name = (work.operator < 0) & named(work.columns, _CONVOLUTION, *WORK)[work.rows]
     convolution = (by_operator | by_name) & ~conversion & work.kinds.math[work.name]
     time = np.bincount(work.name[conversion], weights=work.dur_ns[conversion], minlength=1)
     passed = [found.tensor(0) for _, _, found in work.calls(convolution & (work.operator >= 0))[1]]
     ranks = [len(tensor.shape) for tensor in passed if tensor is not None]
     is_3d = max(ranks) >= _3D_RANK if ranks else None
-    if named(work.columns, _3D)[work.rows[convolution]].any():
+    if any(_3D.search(strings[name]) for name in np.unique(work.name[convolution]).tolist()):
         is_3d = True
     return Layout(
         conversion_share=work.share(conversion),
         convolution_share=work.share(convolution),
         per_step=float(conversion.sum()) / work.steps,
-        example=work.columns.strings[int(time.argmax())] if time.any() else None,
+        example=strings[int(time.argmax())] if time.any() else None,
         is_3d=is_3d,
     )
 
@@ -286,8 +289,8 @@ def searches(work: Judged) -> Searches | None:
 def _trials(work: Judged) -> tuple[I64, I64]:
     """Operators that wait for events or the device themselves, and how many trials these waits stand for."""
     columns = work.columns
-    kinds = [named(columns, pattern) for pattern in (_WAITS_FOR_EVENT, _WAITS_FOR_DEVICE)]
-    calls = np.flatnonzero((columns.category == Category.RUNTIME) & (kinds[0] | kinds[1]))
+    kinds = [named(columns, pattern, Category.RUNTIME) for pattern in (_WAITS_FOR_EVENT, _WAITS_FOR_DEVICE)]
+    calls = np.flatnonzero(kinds[0] | kinds[1])
     operators = np.flatnonzero(columns.category == Category.CPU_OP)
     around = innermost_at(columns, operators, columns.thread[calls], columns.ts_ns[calls])
     calls, around = calls[around >= 0], around[around >= 0]

@@ -5,6 +5,7 @@ import re
 import msgspec
 import numpy as np
 
+from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.host.feeding import Feeding, feeding, split
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, QUIET_NS, HostNames
 from profilerkit.analysis.intervals import (
@@ -12,15 +13,15 @@ from profilerkit.analysis.intervals import (
     NO_SEGMENTS,
     Segments,
     Spans,
+    between,
     paint,
     positive,
-    rows_of,
     subtract,
     union,
     with_label,
 )
-from profilerkit.analysis.parts import leaf
-from profilerkit.model.change import revise
+from profilerkit.model import revise
+from profilerkit.model.step import leaf
 from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
 
 
@@ -49,15 +50,15 @@ LOADING_CALL_NS = 1_000_000
 FAR_SLOWER_RATIO = 20
 
 _LOADS = re.compile(r"^(?:Lazy Function Loading|Runtime Triggered Module Loading|Driver Compiler)$")
-_CAPTURE = re.compile(r"^(?:cuda|hip|cu)Stream(?P<edge>Begin|End)Capture(?:ToGraph)?(?:_\w{1,20})?$")
+_BEGINS_CAPTURE, _ENDS_CAPTURE = (
+    re.compile(rf"^(?:cuda|hip|cu)Stream{edge}Capture(?:ToGraph)?(?:_\w{{1,20}})?$") for edge in ("Begin", "End")
+)
 
 
 def captures(columns: TraceColumns) -> Spans:
     """When work was captured into a graph, and not run: from each call that begins it to the next that ends it."""
-    edges = [_CAPTURE.match(text) for text in columns.strings]
-    begins, ends = (np.array([m is not None and m["edge"] == edge for m in edges], bool) for edge in ("Begin", "End"))
-    begin = np.sort(columns.ts_ns[begins[columns.name]])
-    end = np.sort(columns.end_ns[ends[columns.name]])
+    begin = np.sort(columns.ts_ns[named(columns, _BEGINS_CAPTURE, Category.RUNTIME)])
+    end = np.sort(columns.end_ns[named(columns, _ENDS_CAPTURE, Category.RUNTIME)])
     begin = begin[begin < end[-1]] if len(end) else begin[:0]
     return union(begin, end[np.searchsorted(end, begin)])
 
@@ -84,8 +85,7 @@ def loading_rows(columns: TraceColumns, names: HostNames, launches: I64) -> I64:
     first[subject[last_first]] = last_first
     first = first[first >= 0]
     slow = first[columns.dur_ns[first] >= max(LOADING_CALL_NS, FAR_SLOWER_RATIO * usual)]
-    loads = np.array([_LOADS.match(text) is not None for text in columns.strings], dtype=np.bool_)
-    marks = np.flatnonzero((columns.category == Category.OVERHEAD) & loads[columns.name])
+    marks = np.flatnonzero(named(columns, _LOADS, Category.OVERHEAD))
     rows: I64 = np.union1d(slow, marks).astype(np.int64)
     return rows
 
@@ -180,7 +180,7 @@ class HostActivity:
         below = self.thread(self.main).layers if self.main not in (-1, key) else ()
         layers = [*upper, *over_dispatch, dispatch, *below]
         layers += [with_label(self.thread(known).python, leaf("over.python")) for known in {key, self.main}]
-        painted = paint(spans, [_between(layer, int(spans.start[0]), int(spans.end[-1])) for layer in layers])
+        painted = paint(spans, [between(layer, int(spans.start[0]), int(spans.end[-1])) for layer in layers])
         return revise(painted, label=np.where(painted.label < 0, leaf("idle.unknown"), painted.label))
 
     def _look_at(self, key: int) -> HostThread:
@@ -245,13 +245,6 @@ def _issuing(calls: Spans) -> Spans:
     """Calls with the short gaps between them: without operators, what leads from one launch to the next is a gap."""
     short = calls.start[1:] - calls.end[:-1] <= QUIET_NS
     return union(np.r_[calls.start, calls.end[:-1][short]], np.r_[calls.end, calls.start[1:][short]])
-
-
-def _between(layer: Segments, low_ns: int, high_ns: int) -> Segments:
-    """The intervals of a layer that reach into [low, high)."""
-    first = np.searchsorted(layer.end, low_ns, side="right")
-    after = np.searchsorted(layer.start, high_ns, side="left")
-    return rows_of(layer, slice(first, after))
 
 
 def _by_leaf(start: I64, end: I64, leaves: I64) -> list[Segments]:

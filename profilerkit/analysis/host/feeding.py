@@ -18,7 +18,7 @@ from profilerkit.analysis.intervals import (
     union,
     with_label,
 )
-from profilerkit.analysis.parts import leaf
+from profilerkit.model.step import leaf
 from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
 
 DOMINANT_RATIO = 0.5  #: a frame belongs to the chain of calls that holds a wait when it holds this much of it
@@ -165,7 +165,7 @@ def split(columns: TraceColumns, names: HostNames, rows: I64, spans: Spans, own:
         | ((columns.category[own] == Category.CPU_OP) & covered(local, start))
     ]
     name, category = columns.name[told], columns.category[told]
-    kind = names.feeding[name]
+    kind = names.feeding[name].astype(np.int64)
     named = innermost_owner(*_edges(columns, told[kind >= 0]), kind[kind >= 0])
     frames = told[category == Category.PYTHON]
     code = innermost_owner(*_edges(columns, frames), names.runs_python[columns.name[frames]].astype(np.int64)).only(1)

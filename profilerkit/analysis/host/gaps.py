@@ -6,7 +6,7 @@ import numpy as np
 from profilerkit.analysis.host.activity import HostActivity
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.intervals import NO_SEGMENTS, Segments, Spans, positive, with_label
-from profilerkit.analysis.parts import LEAVES, leaf
+from profilerkit.model.step import LEAVES, leaf
 from profilerkit.trace.columns import I64, Bools, TraceColumns
 
 #: Launches of real traces take 2 to 20 µs; one this long waited for something else that held the device.

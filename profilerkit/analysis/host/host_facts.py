@@ -8,20 +8,19 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.device.kernels import in_use
 from profilerkit.analysis.events import EVENT_DTYPE
 from profilerkit.analysis.host.feeding import dominant_frames
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.intervals import Segments, Spans, covered, intersect, union
 from profilerkit.analysis.partition import TraceView
-from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Source
+from profilerkit.model.step import leaf
 from profilerkit.rundir.layout import EventKind
-from profilerkit.trace.columns import I64
+from profilerkit.trace.columns import I64, Category, names_of
 
 
 class CollectionFacts(msgspec.Struct, frozen=True):
@@ -182,9 +181,10 @@ def compiles_of_log(events: bytes, names: Mapping[int, str], log: StepLog) -> Co
 def compiles_of_trace(view: TraceView) -> CompileFacts | None:
     """Compilations in a trace from its first steady step on; ``None`` where it shows nothing compiled."""
     columns, steps, compiles, per_step = view.columns, view.steps, view.names.compiles, view.parts.per_step
-    used = in_use(columns).tolist()
-    shown = [columns.strings[name] for name in used if columns.strings[name].startswith("Torch-Compiled Region: ")]
-    if not shown and not any(compiles[name] for name in used):
+    used = names_of(columns, *Category)
+    texts = [columns.strings[name] for name in used.tolist()]
+    shown = [text for text in texts if text.startswith("Torch-Compiled Region: ")]
+    if not shown and not compiles[used].any():
         return None
     state = np.array(steps.state)
     counted = (state == "steady") | (state == "compile")

@@ -1,15 +1,16 @@
 """What the names of a trace's host events and Python frames mean, and which thread runs the training loop."""
 
 import re
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.device.kernels import by_wording, in_use, matching
-from profilerkit.analysis.parts import leaf
+from profilerkit.analysis.device.kernels import WORK, by_wording, matching, named, wordings
+from profilerkit.model.step import leaf
 from profilerkit.rundir.layout import EVALUATION, INPUT_SPAN, PHASE_SPAN_PREFIX
-from profilerkit.trace.classify import Phase, phase_of
-from profilerkit.trace.columns import I64, Bools, Category, TraceColumns, kept
+from profilerkit.trace.classify import PHASES, Phase, phase_of
+from profilerkit.trace.columns import I8, I64, Bools, Category, TraceColumns, kept, names_of
 
 # The words are those of the libraries that training loops use; a frame they do not name says nothing.
 
@@ -18,7 +19,8 @@ _OBJECT = " object at 0x"
 _FRAME = re.compile(r"\.py\(\d+\): |^<")
 _CODE = re.compile(r"\.py\(\d+\): ")
 
-#: Inside a fetch: what the innermost named frame or operator is about, in the order in which they are tried.
+#: Inside a fetch: what the innermost named frame or operator is about, in the order in which they are tried. No pattern
+#: of a frame tells one number from another: each wording is read once.
 _FEEDING: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "input.ipc",
@@ -32,11 +34,11 @@ _FEEDING: tuple[tuple[str, re.Pattern[str]], ...] = (
         "input.fetch",
         re.compile(
             r"^<built-in function (?:open|open_code|fromfile|memmap|sleep|stat|scandir|listdir|pread|preadv)>"
-            r"|^<built-in method (?:read\w*|recv\w*|seek) of (?:_io|mmap|_?ssl|_?socket|zipfile|h5py|lmdb|pyarrow)"
+            r"|^<built-in method (?:read\w*|recv\w*|seek) of (?:_io|mmap|_?ssl|_?socket|zipfile|h\dpy|lmdb|pyarrow)"
             r"|^<method '(?:read\w*|recv\w*)' of '(?:_io|mmap|_?ssl|_?socket)"
             r"|^numpy/lib/_?(?:npyio|format)\w*\.py|torch/serialization\.py\(\d+\): _?load|PIL/Image\.py\(\d+\): open$"
             r"|: (?:read_file|imread_raw)$"
-            r"|(?:^|/)(?:h5py|lmdb|zarr|fsspec|s3fs|gcsfs|adlfs|boto3|botocore|urllib3?|requests|aiohttp|http|smart_open)/"
+            r"|(?:^|/)(?:h\dpy|lmdb|zarr|fsspec|s\dfs|gcsfs|adlfs|boto\d|botocore|urllib\d?|requests|aiohttp|http|smart_open)/"
             r"|(?:^|/)(?:socket|ssl|tarfile|zipfile|gzip|genericpath|posixpath|pathlib)\.py\(|google/cloud/storage/"
             r"|webdataset/(?:gopen|tariterators|cache)\.py|pyarrow/(?:fs|parquet|dataset|ipc)"
         ),
@@ -44,11 +46,11 @@ _FEEDING: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "input.prep",
         re.compile(
-            r"(?:^|/)(?:PIL|cv2|torchvision|torchaudio|albumentations|imgaug|skimage|scipy|numpy|pandas|sklearn|kornia"
+            r"(?:^|/)(?:PIL|cv\d|torchvision|torchaudio|albumentations|imgaug|skimage|scipy|numpy|pandas|sklearn|kornia"
             r"|tokenizers|transformers|sentencepiece|tiktoken|datasets|librosa|soundfile|audiomentations|decord|av"
             r"|monai|nibabel|torchio|turbojpeg|simplejpeg|imageio|torchdata|nltk|spacy)/"
             r"|^<(?:built-in )?(?:method|function) .*(?:numpy|PIL|_imaging|ImagingCore|ImagingDecoder|tokenizers"
-            r"|sentencepiece|tiktoken|cv2|pandas|scipy)"
+            r"|sentencepiece|tiktoken|cv\d|pandas|scipy)"
             r"|^<built-in function (?:im(?:read|decode)|resize|cvtColor|warpAffine|warpPerspective|remap|flip|rotate"
             r"|blur|GaussianBlur|copyMakeBorder|zoom_shift|geometric_transform|encode|decode\w*|decompress\w*)>"
         ),
@@ -106,7 +108,7 @@ class Frame(msgspec.Struct, frozen=True):
     def of(cls, text: str) -> "Frame":
         """Read a name.
 
-        >>> from profilerkit.analysis.parts import LEAVES
+        >>> from profilerkit.model.step import LEAVES
         >>> names = ("PIL/ImageFile.py(189): load", "<built-in function open>", "aten::stack")
         >>> [LEAVES[Frame.of(name).feeding] for name in names], [Frame.of(name).runs_python for name in names]
         (['input.prep', 'input.fetch', 'input.ipc'], [True, False, False])
@@ -184,7 +186,7 @@ class HostNames(msgspec.Struct, frozen=True):
     multi_process: Bools  #: of these, the ones whose batches come from worker processes
     single_process: Bools  #: of these, the ones that prepare the batch on the spot
     feeds: Bools  #: annotations and frames named for getting a batch, to be believed where they issue no other work
-    feeding: I64
+    feeding: I8
     moves_no_data: Bools
     reads: Bools
     runs_python: Bools
@@ -196,8 +198,8 @@ class HostNames(msgspec.Struct, frozen=True):
     copy_call: Bools
     compiles: Bools
     collects: Bools
-    annotation: I64  #: leaf of a phase, -1 for none
-    frame_phase: I64
+    annotation: I8  #: leaf of a phase, -1 for none
+    frame_phase: I8
     named: Bools  #: phases that the user named for what is no training: checkpoint, evaluation, logging
 
     @property
@@ -208,38 +210,29 @@ class HostNames(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, columns: TraceColumns) -> "HostNames":
-        """Classify every name in use once."""
-        used = in_use(columns)
-        texts = [columns.strings[index] for index in used.tolist()]
-        annotation = np.full(len(columns.strings), -1, dtype=np.int64)
-        annotation[used] = by_wording(columns, used, _annotation_leaf)
-        # The addresses of the objects that builtins belong to are many, the functions few.
-        plain = [text[:_LONGEST_FRAME].partition(_OBJECT)[0] for text in texts]
-        known = {text: Frame.of(text) for text in set(plain)}
-        frame = [known[text] for text in plain]
-        feeding, frame_phase = np.full_like(annotation, -1), np.full_like(annotation, -1)
-        feeding[used] = [entry.feeding for entry in frame]
-        frame_phase[used] = [entry.phase for entry in frame]
+        """Classify every name of the host's events once."""
+        used = names_of(columns, *(known for known in Category if known not in WORK))
+        annotation = by_wording(columns, used, _annotation_leaf)
+        feeding, frame_phase, *marks = _frames(columns, used)
+        feeds, runs_python, offloads = (mark > 0 for mark in marks)
+
+        def worded(says: Callable[[str], bool]) -> Bools:
+            return by_wording(columns, used, says, 0).astype(np.bool_)
 
         def mask(pattern: re.Pattern[str]) -> Bools:
             return matching(columns, used, pattern)
 
-        def chosen(values: list[bool]) -> Bools:
-            out = np.zeros(len(columns.strings), dtype=np.bool_)
-            out[used] = values
-            return out
-
         return cls(
-            timed=chosen([text == INPUT_SPAN for text in texts]),
-            loader=mask(_DATALOADER) | chosen(by_wording(columns, used, _is_feeding_phase)),
+            timed=worded(INPUT_SPAN.__eq__),
+            loader=mask(_DATALOADER) | worded(_is_feeding_phase),
             multi_process=mask(_MULTI_PROCESS),
             single_process=mask(_SINGLE_PROCESS),
-            feeds=chosen([entry.feeds for entry in frame]) | chosen(by_wording(columns, used, _names_feeding)),
+            feeds=feeds | worded(_names_feeding),
             feeding=feeding,
             moves_no_data=mask(_MOVES_NO_DATA),
             reads=mask(_READS),
-            runs_python=chosen([entry.runs_python for entry in frame]),
-            offloads=chosen([entry.offloads for entry in frame]),
+            runs_python=runs_python,
+            offloads=offloads,
             optimizer=mask(_OPTIMIZER) | phase_names(columns, "optimizer"),
             backward=mask(_BACKWARD),
             allocator=mask(_ALLOCATOR),
@@ -251,6 +244,23 @@ class HostNames(msgspec.Struct, frozen=True):
             frame_phase=frame_phase,
             named=mask(_NAMED) & np.isin(annotation, [leaf(part) for part, _ in _ANNOTATIONS]),
         )
+
+
+def _frames(columns: TraceColumns, used: I64) -> I8:
+    """``(n_fields, n_strings)`` int8 of ``Frame``, -1 for what is not ``used``; each wording is read once.
+
+    The addresses of the objects that builtins belong to are many, the functions few.
+    """
+    texts, place = wordings(columns)
+    worded = np.flatnonzero(np.bincount(place[used], minlength=len(texts)))
+    known: dict[str, int] = {}
+    plain = [texts[index][:_LONGEST_FRAME].partition(_OBJECT)[0] for index in worded.tolist()]
+    of = [known.setdefault(text, len(known)) for text in plain]
+    fields, out = (np.full((len(Frame.__struct_fields__), len(of)), -1, np.int8) for of in (texts, columns.strings))
+    if known:
+        fields[:, worded] = np.array([msgspec.structs.astuple(Frame.of(text)) for text in known])[of].T
+        out[:, used] = fields[:, place[used]]
+    return out
 
 
 def _names_feeding(text: str) -> bool:
@@ -266,10 +276,19 @@ def _names_feeding(text: str) -> bool:
 
 def phase_names(columns: TraceColumns, phase: Phase) -> Bools:
     """``(n_strings,)`` names of the ranges that the program put around a phase of its step."""
-    found = np.zeros(len(columns.strings), dtype=np.bool_)
-    for name in np.unique(columns.name[columns.category == Category.ANNOTATION]).tolist():
-        found[name] = phase_of(columns.strings[name]) == phase
+    found: Bools = _phases(columns) == PHASES.index(phase)
     return found
+
+
+@kept
+def _phases(columns: TraceColumns) -> I8:
+    """``(n_strings,)`` place in ``PHASES`` of what each name of a range says, -1 for none."""
+
+    def place(text: str) -> int:
+        phase = phase_of(text)
+        return -1 if phase is None else PHASES.index(phase)
+
+    return by_wording(columns, names_of(columns, Category.ANNOTATION), place)
 
 
 def is_feeding_phase(name: str) -> bool:
@@ -306,6 +325,9 @@ def _annotation_leaf(text: str) -> int:
     return -1 if recompute or found == leaf("other.phase") else found
 
 
+_MARKS = re.compile(r"^(?:ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.)")
+
+
 @kept
 def main_thread(columns: TraceColumns) -> int:
     """Return the thread that runs the training loop: the owner of most step markers, host operators or named ranges.
@@ -314,10 +336,7 @@ def main_thread(columns: TraceColumns) -> int:
     """
     marks = columns.category == Category.ANNOTATION
     if marks.any():
-        wanted = np.array(
-            [text.startswith(("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.")) for text in columns.strings]
-        )
-        marked = columns.thread[marks & wanted[columns.name]]
+        marked = columns.thread[named(columns, _MARKS, Category.ANNOTATION)]
         if len(marked):
             return int(np.bincount(marked).argmax())
     host = columns.thread[columns.is_a(Category.CPU_OP, Category.RUNTIME)]

@@ -5,7 +5,7 @@ import re
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, in_use, matching, self_times
+from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, matching, named, self_times
 from profilerkit.analysis.enclosing import call_sites, innermost_at
 from profilerkit.analysis.host.names import QUIET_NS, HostNames
 from profilerkit.analysis.intervals import EMPTY, Spans, covered, index_at, intersect, subtract, time_within, union
@@ -20,7 +20,7 @@ from profilerkit.analysis.steps.phases import (
     optimizer_rows,
     without_closures,
 )
-from profilerkit.trace.columns import I64, Category, TraceColumns
+from profilerkit.trace.columns import I64, Category, TraceColumns, names_of
 
 
 class HeldFacts(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ def held_by(view: TraceView) -> tuple[HeldFacts, ...]:
         _fetching(columns, made, window),
     ]
     left = ~covered(hooks, columns.ts_ns[rows]) & ~covered(optimizer, columns.ts_ns[rows])
-    aside = kinds.math | kinds.communication | matching(columns, in_use(columns), _DISTRIBUTED)
+    aside = kinds.math | kinds.communication | matching(columns, names_of(columns, Category.CPU_OP), _DISTRIBUTED)
     work = left & ~aside[columns.name[rows]] & ~aside[seen.called]
     out.append(seen.largest(work & covered(backward, columns.ts_ns[rows]), "backward"))
     out.append(seen.largest(work & ~covered(backward, columns.ts_ns[rows]), "forward"))
@@ -94,7 +94,7 @@ class _Own:
     def __init__(self, columns: TraceColumns, rows: I64, own_ns: I64, window: Spans) -> None:
         self.columns, self.rows, self.own_ns, self.window = columns, rows, own_ns, window
         self.called = _called(columns, rows)
-        self.named = matching(columns, in_use(columns), _OPERATOR)[self.called]
+        self.named = matching(columns, names_of(columns, Category.CPU_OP), _OPERATOR)[self.called]
 
     def _share(self, per_step_ns: np.ndarray) -> float:
         """The mean share of the steps, at most twice the median one: a preempted call is nobody's cost."""
@@ -141,8 +141,7 @@ class _Own:
 
 def _called(columns: TraceColumns, rows: I64) -> I64:
     """``(n_rows,)`` name of the operator that the program, or the backward pass, called in which each of them runs."""
-    used = in_use(columns)
-    calls = rows[matching(columns, used, _OPERATOR)[columns.name[rows]]]
+    calls = rows[named(columns, _OPERATOR, Category.CPU_OP)[rows]]
     called = columns.name[rows].astype(np.int64)
     for thread in np.unique(columns.thread[calls]).tolist():
         own = calls[columns.thread[calls] == thread]
@@ -164,7 +163,7 @@ def _hooks(columns: TraceColumns, kinds: KernelNames, nodes: I64) -> Spans:
     """Time in nodes of the backward pass beside their own functions, and beside what ranks do together, as DDP does."""
     if not len(nodes):
         return EMPTY
-    used = in_use(columns)
+    used = names_of(columns, Category.CPU_OP)
     functions = {columns.strings[name].removeprefix(_NODE) for name in np.unique(columns.name[nodes]).tolist()}
     functions.discard(_ACCUMULATES)
     function = np.zeros(len(columns.strings), dtype=np.bool_)
@@ -196,7 +195,7 @@ def _optimizer(seen: _Own, marks: I64, spans: Spans) -> HeldFacts | None:
 
 def _fetching(columns: TraceColumns, rows: I64, window: Spans) -> HeldFacts | None:
     """What computes in the loop's own fetches: calls of 10 µs or more, beside those that join samples to a batch."""
-    joins = _spans(columns, rows[matching(columns, in_use(columns), _JOINS)[columns.name[rows]]])
+    joins = _spans(columns, rows[named(columns, _JOINS, Category.CPU_OP)[rows]])
     rows = rows[(columns.dur_ns[rows] >= SMALL_KERNEL_NS) & ~covered(joins, columns.ts_ns[rows])]
     if not len(rows):
         return None

@@ -18,7 +18,7 @@ from profilerkit.analysis.stats import Numbers, median, theil_sen
 from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.series import shown_rows
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.memory import FEWEST_TO_EXTEND, AliveAtPeak, Memory, MemoryGrowth, MemoryRow, Tracked
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.sampled import Sample
@@ -50,11 +50,11 @@ def alive_at(columns: TraceColumns, rows: I64, allocated: int) -> tuple[tuple[Al
 def _by_owner(columns: TraceColumns, rows: I64) -> tuple[AliveAtPeak, ...]:
     """Blocks put together by operator and module, largest first."""
     thread, ts_ns = columns.memory.thread[rows], columns.memory.ts_ns[rows]
-    operators, allocates = columns.category == Category.CPU_OP, named(columns, _ALLOCATES)
-    modules = (columns.category == Category.PYTHON) & named(columns, _MODULE)
+    operators, allocates = columns.category == Category.CPU_OP, named(columns, _ALLOCATES, Category.CPU_OP)
+    modules = named(columns, _MODULE, Category.PYTHON)
     op = innermost_at(columns, np.flatnonzero(operators & ~allocates), thread, ts_ns)
     bare = op < 0
-    op[bare] = innermost_at(columns, np.flatnonzero(operators & allocates), thread[bare], ts_ns[bare])
+    op[bare] = innermost_at(columns, np.flatnonzero(allocates), thread[bare], ts_ns[bare])
     module = innermost_at(columns, np.flatnonzero(modules), thread, ts_ns)
     pairs = np.stack([np.where(found >= 0, columns.name[found], -1) for found in (op, module)], axis=1)
     owners, index = np.unique(pairs, axis=0, return_inverse=True)
@@ -212,7 +212,7 @@ def _calls(columns: TraceColumns, names: HostNames, steps: TraceSteps) -> Memory
     rows = np.flatnonzero(runtime & names.allocator[columns.name])
     rows = rows[covered(window, columns.ts_ns[rows])]
     rows = rows[np.lexsort((columns.ts_ns[rows], columns.thread[rows]))]
-    gives_back = named(columns, _GIVES_BACK)[rows]
+    gives_back = named(columns, _GIVES_BACK, Category.RUNTIME)[rows]
     operators = np.flatnonzero(columns.category == Category.CPU_OP)
     within = innermost_at(columns, operators, columns.thread[rows], columns.ts_ns[rows])
     asks_again = gives_back[:-1] & ~gives_back[1:] & (within[:-1] == within[1:]) & (within[1:] >= 0)

@@ -17,7 +17,7 @@ from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.find import TraceSteps, in_step
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.steps.phases import reruns
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.memory import OutOfMemory
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import HostSample, Sample, WorkerPages
@@ -233,7 +233,7 @@ def zeroed_gradients(view: TraceView) -> ZeroedGradients | None:
     issuing = view.steps.by_host.steady
 
     def judged(pattern: re.Pattern[str], *categories: Category) -> I64:
-        rows = np.flatnonzero(named(columns, pattern) & columns.is_a(*categories))
+        rows = np.flatnonzero(named(columns, pattern, *categories))
         return rows[covered(issuing, columns.ts_ns[rows])]
 
     calls = judged(_CLEARS, Category.ANNOTATION, Category.PYTHON)
@@ -242,7 +242,7 @@ def zeroed_gradients(view: TraceView) -> ZeroedGradients | None:
     fills = _within(columns, line, judged(_FILLS, Category.CPU_OP), calls)
     adds = _within(columns, line, judged(_ADDS, Category.CPU_OP), judged(_ACCUMULATES, Category.CPU_OP))
     length = max(window.total_ns, 1)
-    each = not named(columns, _FILLS_MANY)[fills].any()
+    each = not named(columns, _FILLS_MANY, Category.CPU_OP)[fills].any()
     filling = _work(view, line, fills)
     adding = subtract(_work(view, line, adds), filling)
     return ZeroedGradients(

@@ -14,7 +14,7 @@ from profilerkit.analysis.rank_facts import RankFacts, rank_facts
 from profilerkit.analysis.ranks.alike import APART_NS
 from profilerkit.analysis.ranks.flight import FlightLog, common_calls, flight_log
 from profilerkit.analysis.steps.series import Doubt
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import Signal
 from profilerkit.rundir.documents import Flight
 from profilerkit.rundir.ending import CLOCK_ERROR_NS

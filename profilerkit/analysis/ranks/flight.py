@@ -13,7 +13,7 @@ from profilerkit.analysis.device.formulas import BY_NAME
 from profilerkit.analysis.intervals import EMPTY, Spans, index_at
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.waiting import Arrivals
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.communication import FlightRecorder, RecordedCollective
 from profilerkit.rundir.documents import Flight, FlightEntry
 from profilerkit.rundir.process import Clock

@@ -8,7 +8,6 @@ import numpy as np
 from profilerkit.analysis.communication.details import divided_work
 from profilerkit.analysis.communication.table import EXPOSED, Split, collective_table
 from profilerkit.analysis.intervals import EMPTY, Spans, covered, intersect
-from profilerkit.analysis.parts import WAITS, leaf
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts, with_trace
 from profilerkit.analysis.ranks.alike import captures_apart, comparable, rank_name
 from profilerkit.analysis.ranks.flight import FlightMatch, issues_for_device, longest_per_step, match_flights, recorded
@@ -34,8 +33,9 @@ from profilerkit.analysis.ranks.waiting import (
     relabelled,
     splits_of,
 )
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.communication import Communication, LateRank
+from profilerkit.model.step import WAITS, leaf
 from profilerkit.rundir.ending import CLOCK_ERROR_NS
 from profilerkit.rundir.reader import named_ranks
 from profilerkit.units import format_ns

@@ -8,13 +8,12 @@ import numpy as np
 
 from profilerkit.analysis.device.kernels import COMMUNICATION
 from profilerkit.analysis.intervals import Segments, time_within
-from profilerkit.analysis.parts import LEAVES, WAITS, leaf
 from profilerkit.analysis.rank_facts import LOGGED, RankFacts
 from profilerkit.analysis.ranks.waiting import Arrivals, Ledger
 from profilerkit.analysis.steps.log import exposed
 from profilerkit.analysis.steps.series import shown_rows
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.model.step import Part
+from profilerkit.model.step import LEAVES, WAITS, Part, leaf
 from profilerkit.trace.columns import F64, I64, Bools
 
 #: Share of all waiting that one rank, or two together, must cause to be the late ones. Counted by time: beside a

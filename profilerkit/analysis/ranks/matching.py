@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.communication.log import Channel, CollectiveLog, labels
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.trace.columns import I64, Bools
 
 #: Captures of one job start apart by 1 to 4 collectives on real four-rank sets; more is looked for, to be sure.

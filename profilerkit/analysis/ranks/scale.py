@@ -9,7 +9,6 @@ import numpy as np
 
 from profilerkit.analysis.communication.table import dimension_of, named_groups
 from profilerkit.analysis.intervals import Spans
-from profilerkit.analysis.parts import leaf_times
 from profilerkit.analysis.ranks.job import LATE_SHARE
 from profilerkit.analysis.ranks.late import Lateness, late_ranks
 from profilerkit.analysis.ranks.matching import Matching, RankLog, match_ranks
@@ -18,8 +17,9 @@ from profilerkit.analysis.samples import signals
 from profilerkit.analysis.surroundings import AT_WORK, throttling
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model import communication as told
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.communication import Condition, GroupKind, GroupRow, Groups, ParallelName
+from profilerkit.model.step import leaf_times
 from profilerkit.rundir.sampled import Sample
 from profilerkit.trace.columns import F64, I64, ProcessGroup
 

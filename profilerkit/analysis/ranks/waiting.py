@@ -10,15 +10,14 @@ from profilerkit.analysis.communication.log import CollectiveLog
 from profilerkit.analysis.communication.table import Split
 from profilerkit.analysis.intervals import Segments, Spans, index_at, paint, union, with_label
 from profilerkit.analysis.partition import Partition, leaf_ns
-from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import comparable
 from profilerkit.analysis.ranks.matching import Matching
 from profilerkit.analysis.steps.series import StepSeries, shown_rows
 from profilerkit.analysis.steps.table import queued_per_step, step_times, stretches
 from profilerkit.errors import InvariantError
-from profilerkit.model.change import revise
-from profilerkit.model.step import JobSteps, RankSteps
+from profilerkit.model import revise
+from profilerkit.model.step import JobSteps, RankSteps, leaf
 from profilerkit.trace.columns import I64, Bools
 
 

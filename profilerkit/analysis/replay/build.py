@@ -17,10 +17,10 @@ from profilerkit.analysis.host.activity import HostActivity
 from profilerkit.analysis.host.names import BLOCKING_CALL_NS, HostNames
 from profilerkit.analysis.intervals import Segments, Spans, paint, union, with_label
 from profilerkit.analysis.partition import TraceView
-from profilerkit.analysis.parts import LEAVES, leaf
 from profilerkit.analysis.replay.device_side import FEWEST_STEPS, Device, Scope, device_of, edges_of, scope_of
 from profilerkit.analysis.replay.graph import Graph, Replayed, Shape, Wait
 from profilerkit.analysis.steps.phases import nodes_of
+from profilerkit.model.step import LEAVES, leaf
 from profilerkit.trace.columns import F64, I64, Bools, Category, TraceColumns
 
 _STREAM_WAIT = re.compile(r"^(?:cuda|hip|cu)StreamWaitEvent")
@@ -95,7 +95,7 @@ def stream_waits(columns: TraceColumns, device: Device, issue: Issue, scope: Sco
     work. What had not ended when the waiting event began was not what it waited for.
     """
     inside = (columns.ts_ns >= scope.start_ns) & (columns.end_ns <= scope.end_ns)
-    calls = np.flatnonzero(named(columns, _STREAM_WAIT) & (columns.category == Category.RUNTIME) & inside)
+    calls = np.flatnonzero(named(columns, _STREAM_WAIT, Category.RUNTIME) & inside)
     pairs = []
     dense, first = np.unique(device.stream, return_index=True)
     numbers = dict(zip(columns.stream[device.row[first]].tolist(), dense.tolist(), strict=True))
@@ -152,7 +152,7 @@ def _copies(columns: TraceColumns, device: Device, scope: Scope) -> Iterator[_Ca
 
 
 def _syncs(columns: TraceColumns, names: HostNames, device: Device, issue: Issue, scope: Scope) -> Iterator[_Call]:
-    frees, whole = named(columns, _FREES), named(columns, _WHOLE_DEVICE)
+    frees, whole = (named(columns, pattern, Category.RUNTIME) for pattern in (_FREES, _WHOLE_DEVICE))
     wanted = (names.sync_call[columns.name] | frees) & (columns.category == Category.RUNTIME)
     rows = np.flatnonzero(wanted & (columns.ts_ns >= scope.start_ns) & (columns.end_ns <= scope.end_ns))
     rows = rows[~np.isin(rows, device.call[device.held])]

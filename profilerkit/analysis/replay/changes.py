@@ -6,9 +6,9 @@ from typing import ClassVar, Protocol
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.parts import LEAVES, WAITS, leaf
 from profilerkit.analysis.replay.graph import NEVER, Graph, Wait
-from profilerkit.model.change import revise
+from profilerkit.model import revise
+from profilerkit.model.step import LEAVES, WAITS, leaf
 from profilerkit.trace.columns import F64, I64, Bools
 
 FEWEST_BUCKETS = 2  #: collectives of a step that is to overlap: a single one has to be divided first

@@ -47,11 +47,12 @@ def scope_of(steps: TraceSteps, device_start_ns: I64, most_events: int = MOST_EV
     after = np.searchsorted(device_start_ns, steps.end)
     chosen = np.flatnonzero(judged[first : last + 1]) + first
     low = high = int(chosen[len(chosen) // 2])
+    middle, count = float(chosen.mean()), np.r_[0, np.cumsum(judged)]
     while (low, high) != (first, last):
-        wider = (max(low - 1, first), high) if high - low > 0 and high - chosen.mean() > chosen.mean() - low else None
+        wider = (max(low - 1, first), high) if high - low > 0 and high - middle > middle - low else None
         wider = wider if wider and wider != (low, high) else (low, min(high + 1, last))
         wider = wider if wider != (low, high) else (max(low - 1, first), high)
-        enough = judged[low : high + 1].sum() >= FEWEST_STEPS
+        enough = count[high + 1] - count[low] >= FEWEST_STEPS
         if enough and after[wider[1]] - before[wider[0]] > most_events:
             break
         low, high = wider

@@ -12,11 +12,11 @@ from profilerkit.analysis.communication.table import Contention
 from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.intervals import intersect, union
 from profilerkit.analysis.partition import TraceView
-from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.replay.build import Built, build
 from profilerkit.analysis.replay.changes import Change, applied
 from profilerkit.analysis.replay.graph import NEVER, Graph, Replayed, Shape, replay
-from profilerkit.model.change import revise
+from profilerkit.model import revise
+from profilerkit.model.step import LEAVES
 from profilerkit.trace.columns import F64, I64, Category
 
 #: The unmodified replay must meet the traced time of the steps within this, and every step within the second.
@@ -110,8 +110,9 @@ def replay_facts(seen: TraceView, contention: Contention | None) -> ReplayFacts 
 
 def _between_two(seen: TraceView) -> float:
     """Share of the steps that transfers between two ranks take on the judged device."""
-    rows = _collectives(seen)
-    return float(seen.columns.dur_ns[rows[named(seen.columns, _BETWEEN_TWO)[rows]]].sum()) / _length_ns(seen)
+    columns, rows = seen.columns, _collectives(seen)
+    between = rows[named(columns, _BETWEEN_TWO, Category.KERNEL)[rows]]
+    return float(columns.dur_ns[between].sum()) / _length_ns(seen)
 
 
 def _slowed(seen: TraceView, contention: Contention | None) -> float | None:

@@ -9,7 +9,7 @@ from profilerkit.analysis.host.gaps import LONGEST_LAUNCH_NS
 from profilerkit.analysis.host.names import main_thread
 from profilerkit.analysis.steps.phases import backward_nodes, optimizer_rows
 from profilerkit.trace.classify import Ranges, StepRanges, each_holds, step_ranges
-from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
+from profilerkit.trace.columns import I64, Bools, Category, TraceColumns, saying
 
 #: The host's marks are no clock where the device's lag behind them changes by more than this share of the judged steps:
 #: a step cut at them would be that far off. The replay is held to the same 5 %; of 52 recordings of others, those with
@@ -172,7 +172,7 @@ def single_range(columns: TraceColumns) -> int | None:
 
 def _own(columns: TraceColumns) -> I64:
     """Ranges of the main thread that the program named itself, by their start."""
-    own = np.array([_LIBRARY.match(text) is None for text in columns.strings], dtype=np.bool_)
+    own = ~saying(columns, _LIBRARY.match, Category.ANNOTATION)
     mine = (columns.category == Category.ANNOTATION) & own[columns.name] & (columns.thread == main_thread(columns))
     rows: I64 = np.flatnonzero(mine)
     return rows[np.argsort(columns.ts_ns[rows], kind="stable")]

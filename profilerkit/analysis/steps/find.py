@@ -1,6 +1,8 @@
 """Find the steps of a trace and the steady ones among them."""
 
 import re
+from functools import cached_property
+from typing import get_args
 
 import msgspec
 import numpy as np
@@ -20,19 +22,23 @@ from profilerkit.analysis.steps.completion import (
 )
 from profilerkit.analysis.steps.phases import marked_by_torch, optimizer_rows, step_marks
 from profilerkit.analysis.steps.trend import warmup_length
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.step import WHOLE_TRACE, StepState
-from profilerkit.trace.columns import I64, Bools, Category, StepMarks, TraceColumns
-from profilerkit.trace.merged import kept
+from profilerkit.trace import merged
+from profilerkit.trace.columns import I64, Bools, Category, StepMarks, TraceColumns, kept, names_of
 
 FEWEST_STEPS = 3  #: drops apply only while at least this many steps remain to be judged
 CUT_KERNEL_RATIO = 0.8  #: a step with fewer kernels than this ratio of its predecessor's is cut off (torch-tb's rule)
+
+#: The states as numbers, for arrays.
+STATES: tuple[StepState, ...] = get_args(StepState)
+STEADY, WARMUP, COMPILE, CUT, DISTURBED = range(len(STATES))
 
 _MARKER = re.compile(r"^ProfilerStep#([0-9]{1,18})(?![0-9])")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
-class TraceSteps(msgspec.Struct, frozen=True):
+class TraceSteps(msgspec.Struct, frozen=True, dict=True):
     """Steps of one trace; arrays are ``(n_steps,)`` int64 ns; ``end`` is mostly the next one's start."""
 
     index: I64
@@ -48,12 +54,12 @@ class TraceSteps(msgspec.Struct, frozen=True):
     #: From the end of each step's own range to the next one's start; ``None`` unless ranges mark the steps.
     between: Spans | None = None
 
-    @property
+    @cached_property
     def steady(self) -> Spans:
         """The judged steps, one span each."""
         return Spans(self.start[self.judged], self.end[self.judged])
 
-    @property
+    @cached_property
     def judged(self) -> Bools:
         """``(n_steps,)`` mask of the steady steps."""
         return np.array([state == "steady" for state in self.state], dtype=bool)
@@ -97,7 +103,7 @@ def _of_windows(columns: TraceColumns, names: HostNames, launches: I64 | None) -
     found = []
     for mine in (window == number for number in range(len(columns.windows))):
         own = None if launches is None else np.where(launches >= 0, (np.cumsum(mine) - 1)[launches], -1)[mine]
-        found.append(find_steps(revise(kept(columns, mine), windows=()), names, launches=own))
+        found.append(find_steps(revise(merged.kept(columns, mine), windows=()), names, launches=own))
     by_host, ahead = [steps.by_host for steps in found], [s.ahead_ns for s in found if s.ahead_ns is not None]
     issuing = Spans(np.concatenate([s.start for s in by_host]), np.concatenate([s.end for s in by_host]))
     index, start, end = (np.concatenate([getattr(s, of) for s in found]) for of in ("index", "start", "end"))
@@ -167,11 +173,20 @@ def _markers(columns: TraceColumns, whole: tuple[int, int] | None, launches: I64
 
 def _numbered(columns: TraceColumns, category: Category) -> tuple[I64, I64]:
     """Rows of the marks ``ProfilerStep#N`` of a category in order of time, and their numbers."""
-    marks = [_MARKER.match(text) for text in columns.strings]
-    numbers = np.array([int(mark.group(1)) if mark else -1 for mark in marks], dtype=np.int64)
+    numbers = _step_numbers(columns)
     rows = np.flatnonzero((columns.category == category) & (numbers[columns.name] >= 0))
     rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
     return rows, numbers[columns.name[rows]]
+
+
+@kept
+def _step_numbers(columns: TraceColumns) -> I64:
+    """``(n_strings,)`` number of the step that each name of a range marks, -1 for none."""
+    used = names_of(columns, Category.ANNOTATION, Category.GPU_ANNOTATION)
+    marks = [_MARKER.match(columns.strings[name]) for name in used.tolist()]
+    numbers = np.full(len(columns.strings), -1, dtype=np.int64)
+    numbers[used] = [int(mark[1]) if mark else -1 for mark in marks]
+    return numbers
 
 
 def _last_end(columns: TraceColumns, launches: I64 | None, start: I64, end: int) -> int:
@@ -305,40 +320,43 @@ def _states(
     _, once = np.unique(columns.ts_ns[work], return_index=True)
     at = np.sort(issued[work[once]])
     kernels = np.searchsorted(at, marks.end, side="left") - np.searchsorted(at, marks.start, side="left")
-    state: list[StepState] = ["steady" if known else "cut" for known in done.tolist()]
+    state = np.where(done, STEADY, CUT)
     if columns.damage.truncated:
         # Kineto writes the device's events after the host's, so these are what such a file lacks.
-        fewest = CUT_KERNEL_RATIO * kernels.max()
-        state = ["cut" if count < fewest else "steady" for count in kernels.tolist()]
+        state = np.where(kernels < CUT_KERNEL_RATIO * kernels.max(), CUT, STEADY)
     operators = columns.ts_ns[columns.category == Category.CPU_OP]
     if columns.damage.truncated and not len(work) and len(operators):
         # The host's events are in the order of time: a step that goes on behind the last one lost its operators.
-        state = ["cut" if end > operators.max() else "steady" for end in marks.end.tolist()]
+        state = np.where(marks.end > operators.max(), CUT, STEADY)
 
     issuing = np.flatnonzero(kernels if len(work) or marks.inferred else _count_in(operators, marks.start, marks.end))
     if len(issuing):
         # A mark behind all of the work begins what was not recorded.
-        state[issuing[-1] + 1 :] = ["cut"] * (len(time) - 1 - int(issuing[-1]))
+        state[issuing[-1] + 1 :] = CUT
+    place = np.arange(len(time))
 
-    def drop(rows: list[int], reason: StepState) -> None:
-        rows = [row for row in rows if state[row] == "steady"]
-        if rows and state.count("steady") - len(rows) >= FEWEST_STEPS:
-            for row in rows:
-                state[row] = reason
+    def drop(chosen: Bools, reason: int) -> None:
+        rows = np.flatnonzero(chosen & (state == STEADY))
+        if len(rows) and np.count_nonzero(state == STEADY) - len(rows) >= FEWEST_STEPS:
+            state[rows] = reason
 
     if not whole_last:
-        drop([len(time) - 1], "cut")
-    last = max((row for row in range(len(time)) if state[row] == "steady"), default=0)
+        drop(place == len(time) - 1, CUT)
+    last = int(place[state == STEADY].max(initial=0))
     if last > 0 and kernels[last] < CUT_KERNEL_RATIO * kernels[last - 1]:
-        drop([last], "cut")
+        drop(place == last, CUT)
     prepares = np.r_[columns.ts_ns[names.compiles[columns.name]], captures(columns).start]
     compiling = _count_in(prepares, marks.start, marks.end)
-    drop([row for row in range(len(time)) if compiling[row]], "compile")
-    drop([0], "warmup")
+    drop(compiling > 0, COMPILE)
+    drop(place == 0, WARMUP)
     # A host that had to catch up shows it in its own marks.
-    warmup = max(warmup_length(time), warmup_length(marks.end - marks.start))
-    drop(list(range(warmup)), "warmup")
-    return tuple(state)
+    drop(place < max(warmup_length(time), warmup_length(marks.end - marks.start)), WARMUP)
+    return in_words(state)
+
+
+def in_words(state: I64) -> tuple[StepState, ...]:
+    """The states that the numbers mean."""
+    return tuple(map(STATES.__getitem__, state.tolist()))
 
 
 def in_step(instants: I64, start: I64, stop: I64) -> I64:

@@ -19,11 +19,10 @@ from profilerkit.analysis.intervals import (
     union,
 )
 from profilerkit.analysis.partition import Partition, TraceView, leaf_ns
-from profilerkit.analysis.parts import LEAVES, WAITS, leaf, leaf_times
 from profilerkit.analysis.steps.find import TraceSteps
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.events import CELLS, EventTrack, Gap, Lane, LaneKind, MedianStep, StepEvents, Track, TrackKind
-from profilerkit.model.step import PARTS, Family
+from profilerkit.model.step import LEAVES, PARTS, WAITS, Family, leaf, leaf_times
 from profilerkit.trace.columns import I64, Category, TraceColumns
 
 MOST_STREAMS, MOST_THREADS = 6, 4  #: more lanes than this are not read beside each other (a choice)

@@ -1,17 +1,18 @@
 """Every step of a rank as its timers and the device's clock saw it: waits, phases, stalls, and the loop's stages."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
 
 from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, Events, skipped_batches, spans_of, trains
 from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
-from profilerkit.analysis.intervals import Spans, innermost_owner, subtract, union
-from profilerkit.analysis.parts import LEAVES
+from profilerkit.analysis.intervals import Spans, innermost_owner, subtract
 from profilerkit.analysis.stats import median
-from profilerkit.analysis.steps.find import FEWEST_STEPS, in_step, spent_in
+from profilerkit.analysis.steps import find
+from profilerkit.analysis.steps.find import in_step, spent_in
 from profilerkit.analysis.steps.series import (
     STALL_KINDS,
     Stall,
@@ -21,11 +22,11 @@ from profilerkit.analysis.steps.series import (
     with_watched,
 )
 from profilerkit.analysis.steps.trend import FEWEST_TO_TELL, warmup_length
-from profilerkit.model.change import revise
-from profilerkit.model.step import StepState
+from profilerkit.model import revise
+from profilerkit.model.step import LEAVES, StepState
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
-from profilerkit.trace.columns import I64, Bools
+from profilerkit.trace.columns import I8, I64, Bools
 
 #: The device's clock is used where it tells the time of this share of the steps (a choice: most of them).
 LEAST_TOLD = 0.5
@@ -191,14 +192,13 @@ _LOOP = "loop"
 
 def stage_times(events: Events, waits: Spans, start: I64, stop: I64, steady: Bools) -> Mapping[str, I64]:
     """``(n_steps,)`` host's ns of each stage; empty where a steady step has no backward pass: not all were timed."""
-    here = events[trains(events, backward=True)]
-    backward, optimizer = (spans_of(here[here["kind"] == kind]) for kind in (EventKind.BACKWARD, EventKind.OPTIMIZER))
+    here = trains(events, backward=True)
+    backward, optimizer = (
+        spans_of(events[here & (events["kind"] == kind)]) for kind in (EventKind.BACKWARD, EventKind.OPTIMIZER)
+    )
     # A closure runs the backward pass in the optimizer step, and may fetch a batch.
     known = [waits, subtract(backward, waits), subtract(subtract(optimizer, backward), waits)]
-    begin, end = (np.concatenate([getattr(spans, edge) for spans in known]) for edge in ("start", "end"))
-    owner = np.repeat(np.arange(len(known)), [len(spans) for spans in known])
-    between = subtract(Spans(start[:1], stop[-1:]), union(begin, end))
-    before, after = _owner(end, owner, between.start), _owner(begin, owner, between.end)
+    between, before, after = _between(known, int(start[0]), int(stop[-1]))
     found = {name: known[label] for name, label in _TIMED.items()}
     left = np.ones(len(between), dtype=bool)
     for name, (first, then) in _BETWEEN.items():
@@ -210,17 +210,21 @@ def stage_times(events: Events, waits: Spans, start: I64, stop: I64, steady: Boo
     return times if (times["backward"][steady] > 0).all() else {}
 
 
-def _owner(edges: I64, owner: I64, instants: I64) -> I64:
-    """Of each instant the owner of the edge there; -1 for none."""
-    if not len(edges):
-        return np.full(len(instants), -1)
-    order = np.argsort(edges, kind="stable")
-    at = order[np.minimum(np.searchsorted(edges[order], instants), len(order) - 1)]
-    found: I64 = np.where(edges[at] == instants, owner[at], -1)
-    return found
+def _between(known: Sequence[Spans], start_ns: int, stop_ns: int) -> tuple[Spans, I8, I8]:
+    """What lies between spans that do not overlap, and whose are those before and after it; -1 for none."""
+    begin, end = (np.concatenate([getattr(spans, edge) for spans in known]) for edge in ("start", "end"))
+    order = np.argsort(begin, kind="stable")
+    owner = np.repeat(np.arange(len(known), dtype=np.int8), [len(spans) for spans in known])[order]
+    low, high = np.r_[start_ns, end[order]], np.r_[begin[order], stop_ns]
+    none = np.int8(-1)
+    before = np.where(low < start_ns, none, np.r_[none, owner])
+    after = np.where(high > stop_ns, none, np.r_[owner, none])
+    low, high = np.maximum(low, start_ns, out=low), np.minimum(high, stop_ns, out=high)
+    keep = high > low
+    return Spans(low[keep], high[keep]), before[keep], after[keep]
 
 
-class StepLog(msgspec.Struct, frozen=True):
+class StepLog(msgspec.Struct, frozen=True, dict=True):
     """Every step of a rank as its timers saw it; arrays are ``(n_steps,)`` int64 ns, CPU times -1 if not measured."""
 
     index: I64
@@ -250,7 +254,7 @@ class StepLog(msgspec.Struct, frozen=True):
     stalls: tuple[Stall, ...]
     stages: Mapping[str, I64]  #: stage of the loop to the host's time; empty where not all were timed
 
-    @property
+    @cached_property
     def steady(self) -> Bools:
         """``(n_steps,)`` mask of the judged steps."""
         return np.array([state == "steady" for state in self.state], dtype=bool)
@@ -283,8 +287,10 @@ def exposed(spent: Mapping[str, I64], room: I64) -> dict[str, I64]:
     """
     out = {}
     for name, values in spent.items():
-        out[name] = np.minimum(values, room)
-        room = room - out[name]
+        out[name] = values
+        if values.any():
+            out[name] = np.minimum(values, room)
+            room = room - out[name]
     return out
 
 
@@ -305,14 +311,15 @@ def read_log(records: bytes, names: Mapping[int, str], *, has_clock: bool = Fals
     start = steps["start"].astype(np.int64)
     end = start + steps["dur"]
     stop = np.r_[start[1:], end[-1]].astype(np.int64)
+    inferred = bool((steps["flags"] & EventFlag.INFERRED).any())
+    del steps  # of a long run each copy of its records takes as much as all arrays together
     lost = np.r_[np.diff(index) > 1, False]  # the records of what comes next: a disk did not take them
     stop[lost] = end[lost]
-    device = device_time(events, index, start, stop, has_clock=has_clock)
-    time, room = _judged_time(start, stop, device)
+    time, room = _judged_time(start, stop, device := device_time(events, index, start, stop, has_clock=has_clock))
     waits = events[(events["kind"] == EventKind.WAIT) & ((events["flags"] & NOT_A_WAIT) == 0)]
     named, names = with_watched(events[events["kind"] == EventKind.PHASE], events, names)
     named, feeding = _split_phases(named, names)
-    waits = _outermost(np.concatenate([waits, feeding]))
+    waits = _outermost(np.concatenate([waits, feeding]) if len(feeding) else waits)
     wait = spent_in(Spans(waits["start"], waits["start"] + np.maximum(waits["dur"], 0)), start, stop)
     cpu_ns, queue_ns = waits["value"], (waits["name"].astype(np.int64) - 1) * 1000
     # What happens inside something else is counted once: a fetch beats the phase around it, both beat a collection.
@@ -344,7 +351,7 @@ def read_log(records: bytes, names: Mapping[int, str], *, has_clock: bool = Fals
         sync=spent_in(spans_of(events[events["kind"] == EventKind.SYNC]), start, stop),
         compiling=spent_in(subtract(spans_of(events[events["kind"] == EventKind.COMPILE]), waited), start, stop),
         optimizes=optimizes,
-        inferred=bool((steps["flags"] & EventFlag.INFERRED).any()),
+        inferred=inferred,
         waits_seen=bool(len(in_steady if steady.any() else waits)),
         fetches=len(in_steady),
         stalls=(
@@ -388,7 +395,7 @@ def _outermost(waits: Events) -> Events:
     end = end[order]
     inside = np.zeros(len(waits), dtype=bool)
     inside[1:] = end[1:] <= np.maximum.accumulate(end)[:-1]
-    return waits[order][~inside]
+    return waits[order[~inside]]
 
 
 def _known_per_step(waits: Events, spent: I64, start: I64, stop: I64) -> I64:
@@ -403,10 +410,10 @@ def _known_per_step(waits: Events, spent: I64, start: I64, stop: I64) -> I64:
 
 def _phases(phases: Events, names: Mapping[int, str], waited: Spans, start: I64, stop: I64) -> dict[str, I64]:
     """Leaf name to ns per step; of nested phases the inner one owns the time."""
-    leaves = {int(name_id): phase_leaf(names.get(int(name_id), "phase")) for name_id in np.unique(phases["name"])}
-    label = np.array([leaves[int(name_id)] for name_id in phases["name"]], dtype=np.int64)
-    owned = innermost_owner(phases["start"], phases["start"] + phases["dur"], label)
-    used = sorted(set(leaves.values()))
+    ids, which = np.unique(phases["name"], return_inverse=True)
+    leaves = np.array([phase_leaf(names.get(name_id, "phase")) for name_id in ids.tolist()], dtype=np.int64)
+    owned = innermost_owner(phases["start"], phases["start"] + phases["dur"], leaves[which])
+    used = sorted(set(leaves.tolist()))
     return {LEAVES[value]: spent_in(subtract(owned.only(value), waited), start, stop) for value in used}
 
 
@@ -421,32 +428,29 @@ def _states(events: Events, start: I64, stop: I64, time: I64, device: DeviceTime
     So are iterations of a loader before the training, whose batches were dropped, and steps that a device's clock does
     not show where it shows most. A window disturbs the steps that the device was at, maybe some behind the host.
     """
-    state: list[StepState] = ["steady"] * len(start)
+    state = np.full(len(start), find.STEADY)
     behind = 0 if device is None else np.maximum(device.lag, 0)
     for event in events[np.isin(events["kind"], (EventKind.WINDOW, EventKind.INSERTED))]:
         touched = np.flatnonzero((start < event["start"] + event["dur"]) & (stop + behind > event["start"]))
         if len(touched):
-            for row in range(touched[0], min(touched[-1] + 2, len(state))):
-                state[row] = "disturbed"
+            state[touched[0] : touched[-1] + 2] = find.DISTURBED
     rows = np.arange(len(start))
     shown = np.ones(len(start), dtype=bool) if device is None else device.time >= 0
     dropped = skipped_batches(events)
-    if dropped is not None and (start >= dropped.end_ns).sum() >= FEWEST_STEPS:
-        for row in rows[start < dropped.end_ns]:
-            state[row] = "warmup"
+    if dropped is not None and (start >= dropped.end_ns).sum() >= find.FEWEST_STEPS:
+        state[start < dropped.end_ns] = find.WARMUP
         rows = rows[start >= dropped.end_ns]
-    calm = rows[[state[row] == "steady" for row in rows]]  # a window's opening is no warm-up of the program's
+    calm = rows[state[rows] == find.STEADY]  # a window's opening is no warm-up of the program's
     leading = calm if len(calm) >= FEWEST_TO_TELL else rows
     told = leading[shown[leading]]
     warm = told[: warmup_length(time[told])].max(initial=int(rows[0]) if len(rows) else 0)
-    for row in leading[leading <= warm]:
-        state[row] = "warmup"
-    if np.count_nonzero(shown & (np.array(state) == "steady")) < FEWEST_STEPS:
-        state = ["steady" if value == "disturbed" else value for value in state]
-    state = ["cut" if value == "steady" and not known else value for value, known in zip(state, shown, strict=True)]
-    if "steady" not in state:
-        state = ["steady" if known else value for value, known in zip(state, shown, strict=True)]
-    return tuple(state)
+    state[leading[leading <= warm]] = find.WARMUP
+    if np.count_nonzero(shown & (state == find.STEADY)) < find.FEWEST_STEPS:
+        state[state == find.DISTURBED] = find.STEADY
+    state[(state == find.STEADY) & ~shown] = find.CUT
+    if not (state == find.STEADY).any():
+        state[shown] = find.STEADY
+    return find.in_words(state)
 
 
 def _named_stalls(

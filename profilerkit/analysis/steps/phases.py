@@ -5,11 +5,11 @@ import re
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.device.kernels import in_use, matching
+from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.enclosing import ThreadLine, innermost_at
 from profilerkit.analysis.host.names import HostNames, backward_threads, main_thread, phase_names
 from profilerkit.analysis.intervals import EMPTY, Segments, Spans, covered, index_at, intersect, subtract, union
-from profilerkit.analysis.parts import leaf
+from profilerkit.model.step import leaf
 from profilerkit.trace.classify import Phase
 from profilerkit.trace.columns import EMIT_NVTX, F64, I64, Bools, Category, TraceColumns, kept
 
@@ -38,8 +38,7 @@ NODE = re.compile(r"^autograd::engine::evaluate_function")
 @kept
 def backward_nodes(columns: TraceColumns) -> I64:
     """Rows of the nodes of the backward passes; none where the trace shows no pass."""
-    named = matching(columns, in_use(columns), NODE)
-    return np.flatnonzero(named[columns.name] & (columns.category == Category.CPU_OP))
+    return np.flatnonzero(named(columns, NODE, Category.CPU_OP))
 
 
 def nodes_of(columns: TraceColumns, calls: I64) -> I64:
@@ -163,17 +162,14 @@ def reruns(columns: TraceColumns) -> tuple[ThreadLine, Spans] | None:
     line = ThreadLine.of(columns)
     if line is None:
         return None
-    used = in_use(columns)
-    framed = matching(columns, used, _FRAME)[columns.name] & (columns.category == Category.PYTHON)
-    frames = line.extents(columns, np.flatnonzero(framed))
-    found = _by_operators(columns, line, used)
+    frames = line.extents(columns, np.flatnonzero(named(columns, _FRAME, Category.PYTHON)))
+    found = _by_operators(columns, line)
     return line, union(np.r_[frames[0], found.start], np.r_[frames[1], found.end])
 
 
-def _by_operators(columns: TraceColumns, line: ThreadLine, used: I64) -> Spans:
-    operator = columns.category == Category.CPU_OP
+def _by_operators(columns: TraceColumns, line: ThreadLine) -> Spans:
     nodes = backward_nodes(columns)
-    calls = np.flatnonzero(operator & matching(columns, used, _FORWARD_ONLY)[columns.name])
+    calls = np.flatnonzero(named(columns, _FORWARD_ONLY, Category.CPU_OP))
     if not len(nodes) or not len(calls):
         return EMPTY
     start, end = line.extents(columns, calls)
@@ -225,8 +221,7 @@ def marked_by_torch(columns: TraceColumns) -> bool:
 
 
 def _marks_of_torch(columns: TraceColumns) -> I64:
-    marks = matching(columns, in_use(columns), _STEP)
-    return np.flatnonzero((columns.category == Category.ANNOTATION) & marks[columns.name])
+    return np.flatnonzero(named(columns, _STEP, Category.ANNOTATION))
 
 
 def step_marks(columns: TraceColumns, fetches: I64) -> I64:

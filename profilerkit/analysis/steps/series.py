@@ -9,7 +9,7 @@ import numpy as np
 from profilerkit.analysis.events import Events, id_of, spans_of
 from profilerkit.analysis.intervals import covered
 from profilerkit.analysis.stats import median, spread, theil_sen
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Source
 from profilerkit.rundir.layout import EventFlag, EventKind
 from profilerkit.trace.columns import F64, I64, Bools

@@ -6,13 +6,23 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import median, quantile
 from profilerkit.analysis.steps.log import StepLog, exposed
 from profilerkit.analysis.steps.series import LEAST_COVERAGE, StepSeries, evened, recurring, shown_rows, what_grew
 from profilerkit.analysis.steps.trend import warmup_cost
 from profilerkit.analysis.trace_facts import TraceFacts
-from profilerkit.model.step import PARTS, SlowSteps, StepRow, Steps, StepState, StepTimes, Stretches, Warmup, within
+from profilerkit.model.step import (
+    LEAVES,
+    PARTS,
+    SlowSteps,
+    StepRow,
+    Steps,
+    StepState,
+    StepTimes,
+    Stretches,
+    Warmup,
+    within,
+)
 from profilerkit.rundir.sampled import HostSample, Sample
 from profilerkit.trace.columns import I64
 from profilerkit.units import format_ns

@@ -6,11 +6,10 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.intervals import Spans, subtract, time_within, union
-from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import Slope, median, quantile, theil_sen
 from profilerkit.analysis.steps.series import Grown, StepSeries, what_grew
-from profilerkit.model.change import revise
-from profilerkit.model.step import StepState, Warmup
+from profilerkit.model import revise
+from profilerkit.model.step import LEAVES, StepState, Warmup
 from profilerkit.rundir.layout import SAMPLE_SECONDS
 from profilerkit.trace.columns import I64, Bools, TraceColumns
 
@@ -189,8 +188,9 @@ def largest_jump(values: I64) -> int:
     >>> largest_jump(np.array([4, 5, 3, 4, 9, 8, 9]))
     4
     """
-    ordered = np.sort(values)
-    ranks = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
+    order = np.argsort(values, kind="stable")
+    ordered, ranks = values[order], np.empty(len(values), dtype=np.int64)
+    ranks[order] = np.searchsorted(ordered, ordered, "left") + np.searchsorted(ordered, ordered, "right")
     return int(np.abs(np.cumsum(ranks - len(values))[:-1]).argmax()) + 1
 
 

@@ -1,6 +1,6 @@
 """The wall clock of a rank: every nanosecond of it in exactly one entry, and how long training stands still."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final, Literal
 
@@ -13,6 +13,7 @@ from profilerkit.analysis.host.names import is_feeding_phase, phase_leaf
 from profilerkit.analysis.intervals import (
     Segments,
     Spans,
+    between,
     covered,
     index_at,
     innermost_owner,
@@ -23,10 +24,10 @@ from profilerkit.analysis.intervals import (
     union,
     with_label,
 )
-from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.log import DeviceTime, StepLog, exposed, starving
 from profilerkit.model.ledger import ENTRIES, Ledger, LedgerEntry, LedgerSource
+from profilerkit.model.step import LEAVES
 from profilerkit.rundir.layout import OFF_BY_SETTINGS, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
 from profilerkit.rundir.sampled import StartUp
@@ -122,22 +123,22 @@ def occurrences(timed: Timed, records: Records) -> int:
     return len(np.unique(np.searchsorted(trained, union(timed.start, timed.end).start)))
 
 
-def excess(per_step: I64, rows: Bools, usual: Bools) -> I64:
+def excess(per_step: Sequence[I64], rows: Bools, usual: Bools) -> I64:
     """``(n_parts,)`` ns by which the chosen steps exceed as many usual ones, taken from the parts that grew.
 
-    The sum is the excess over the median usual step; 0 without any. ``per_step`` is ``(n_parts, n_steps)`` ns.
+    The sum is the excess over the median usual step; 0 without any. ``per_step`` has ``(n_steps,)`` ns of each part.
 
-    >>> per_step = np.array([[70, 10, 10, 10], [30, 20, 20, 20]])
+    >>> per_step = [np.array([70, 10, 10, 10]), np.array([30, 20, 20, 20])]
     >>> excess(per_step, np.array([True, False, False, False]), np.array([False, True, True, True])).tolist()
     [60, 10]
     """
     count = int(rows.sum())
     if not count or not usual.any():
         return np.zeros(len(per_step), dtype=np.int64)
-    spent = per_step[:, rows].sum(axis=1)
-    expected = np.rint(count * np.median(per_step[:, usual], axis=1)).astype(np.int64)
+    spent = np.array([part[rows].sum() for part in per_step])
+    expected = np.rint([count * np.median(part[usual]) for part in per_step]).astype(np.int64)
     grown = np.maximum(spent - expected, 0)
-    total = int(spent.sum()) - round(count * float(np.median(per_step[:, usual].sum(axis=0))))
+    total = int(spent.sum()) - round(count * float(np.median(sum(part[usual] for part in per_step))))
     parts = grown.tolist()
     whole = sum(parts)
     total = max(min(total, whole), 0)
@@ -168,7 +169,8 @@ _UNRECORDED = ("step.forward", "step.unfed", "step.rest")
 _IN_STEPS = (*_PARTS, *_UNRECORDED, "step.device")
 #: The order in which what the host did claims the time in which its device may have stood still, as in the steps.
 _CLAIMS = tuple(dict.fromkeys((*_ASIDE, "step.input", "step.gc", "between.uncounted", "unexplained", *ENTRIES)))
-_ROW = {entry: row for row, entry in enumerate(ENTRIES)}
+_NAMES = tuple(ENTRIES)
+_ROW = {entry: row for row, entry in enumerate(_NAMES)}
 _STEP = len(_ASIDE)  #: label of a step, behind those of ``_ASIDE``
 #: Entries that follow from more than the records of that kind alone.
 _DERIVED = (
@@ -331,29 +333,51 @@ def _by_step(
     begin, end, count = records.begin_ns, records.end_ns, len(starts)
     last = max(int(records.steps.end.max(initial=begin)), int(starts.max(initial=begin)))
     owned = owners([*(aside[entry] for entry in _ASIDE), records.steps])
-    mine, is_aside = owned.only(_STEP), owned.label < _STEP
+    steps, is_aside = rows_of(owned, owned.label == _STEP), owned.label < _STEP
     kinds = [fed, *(joined([records.kinds[kind] for kind in kinds]) for kinds in _PARTS.values() if kinds)]
     layers = [
         rows_of(owned, is_aside),
         owners(kinds, _STEP),
         with_label(_ahead(records), _STEP + len(_PARTS)),
     ]
-    edges = np.unique(np.clip(np.concatenate([[begin, last, end], starts, mine.start, mine.end]), begin, end))
-    pieces = paint(Spans(edges[:-1], edges[1:]), layers)
     # What has no label, -1, is the last of the names.
     names = (*_ASIDE, *_PARTS, "step.forward" if len(fed) else "step.unfed", "step.rest")
-    entries = np.array([_ROW[name] for name in names])[pieces.label]
-    is_behind = (pieces.start >= last) & bool(count)
-    outside = ~covered(mine, pieces.start) & ((pieces.label < 0) | (pieces.label >= _STEP))
-    trains = outside & np.isin(entries, [_ROW[name] for name in _TRAINING])
-    entries[outside] = _ROW["unexplained"]
-    entries[outside & is_behind & (not lost)] = _ROW["end"]
-    entries[trains] = _ROW["between.uncounted"]
-    entries[outside & (pieces.start < records.steps.start.min(initial=end))] = _ROW["start.inside"]
-    at = np.where(is_behind, count + 1, np.searchsorted(starts, pieces.start, side="right"))
-    spent = np.zeros((len(ENTRIES), count + 2), dtype=np.int64)
-    np.add.at(spent, (entries, at), pieces.end - pieces.start)
-    return dict(zip(ENTRIES, spent, strict=True))
+    rows, training = np.array([_ROW[name] for name in names]), [_ROW[name] for name in _TRAINING]
+    begun = records.steps.start.min(initial=end)
+    nothing = np.zeros(count + 2, dtype=np.int64)
+    spent = dict.fromkeys(ENTRIES, nothing)
+    for window in _blocks(np.concatenate([[begin, last, end], starts, steps.start, steps.end]), begin, end):
+        low, high = int(window.start[0]), int(window.end[-1])
+        pieces = paint(window, [between(layer, low, high) for layer in layers])
+        stepping = between(steps, low, high)
+        entries = rows[pieces.label]
+        is_behind = (pieces.start >= last) & bool(count)
+        outside = ~covered(stepping, pieces.start) & ((pieces.label < 0) | (pieces.label >= _STEP))
+        trains = outside & np.isin(entries, training)
+        entries[outside] = _ROW["unexplained"]
+        entries[outside & is_behind & (not lost)] = _ROW["end"]
+        entries[trains] = _ROW["between.uncounted"]
+        entries[outside & (pieces.start < begun)] = _ROW["start.inside"]
+        at = np.where(is_behind, count + 1, np.searchsorted(starts, pieces.start, side="right"))
+        for row in np.flatnonzero(np.bincount(entries)).tolist():
+            name, chosen = _NAMES[row], entries == row
+            if spent[name] is nothing:
+                spent[name] = nothing.copy()
+            np.add.at(spent[name], at[chosen], (pieces.end - pieces.start)[chosen])
+    return spent
+
+
+#: Spans that are cut into pieces at once, so that a long run takes no more memory than its steps do.
+_BLOCK = 100_000
+
+
+def _blocks(instants: I64, begin: int, end: int) -> Iterator[Spans]:
+    """From each instant to the next, in blocks."""
+    edges = np.sort(np.clip(instants, begin, end))
+    edges = edges[np.r_[True, edges[1:] != edges[:-1]]]
+    for first in range(0, len(edges) - 1, _BLOCK):
+        block = edges[first : first + _BLOCK + 1]
+        yield Spans(block[:-1], block[1:])
 
 
 def _of_the_device(by_step: Mapping[str, I64], log: StepLog, device: DeviceTime, end_ns: int) -> dict[str, I64]:
@@ -369,7 +393,10 @@ def _of_the_device(by_step: Mapping[str, I64], log: StepLog, device: DeviceTime,
     claims["step.input"] = np.r_[starving(claims["step.input"][:-1], device), claims["step.input"][-1:]]
     held = exposed(claims, room)
     held["step.device"] = time - sum(held.values())
-    return {entry: np.r_[times[:1], held[entry]] for entry, times in by_step.items()}
+    return {
+        entry: np.r_[times[:1], held[entry]] if times[1:].any() or held[entry].any() else times
+        for entry, times in by_step.items()
+    }
 
 
 def _set_apart(spent: dict[str, int], found: Account, log: StepLog) -> None:
@@ -383,7 +410,7 @@ def _set_apart(spent: dict[str, int], found: Account, log: StepLog) -> None:
     high = np.searchsorted(steps.start, windows.end, side="left")
     for begin, stop in zip(low.tolist(), high.tolist(), strict=True):
         touched[begin : stop + 1 if stop > begin else begin] = True  # the step behind it too
-    per_step = np.stack([found.by_step[entry][1:-1] for entry in _IN_STEPS])
+    per_step = [found.by_step[entry][1:-1] for entry in _IN_STEPS]
     for entry, rows in (("warm.steps", first), ("profiler", touched & ~first)):
         more = excess(per_step, rows, steady & ~first & ~touched)
         spent[entry] += int(more.sum())

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.rank_facts import ready_ratio
 from profilerkit.analysis.ranks.alike import SIBLING_CORES
 from profilerkit.analysis.workers.queue import PREFETCH
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import Workers
-from profilerkit.model.step import PARTS, QUEUE, Part, StepTimes
+from profilerkit.model.step import PARTS, QUEUE, WAITS, Part, StepTimes
 from profilerkit.units import format_count, format_ns, format_ratio
 
 

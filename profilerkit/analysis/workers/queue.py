@@ -10,7 +10,7 @@ import numpy.typing as npt
 from profilerkit.analysis.events import EVENT_DTYPE, NOT_A_WAIT, NOT_TRAINING, Events, SkippedBatches, skipped_batches
 from profilerkit.analysis.steps.log import StepLog
 from profilerkit.analysis.workers.anatomy import Fetches, all_records, judged_fetches, stage_times
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import Loader, Workers
 from profilerkit.rundir.layout import UNKNOWN_US, EventFlag, EventKind
 from profilerkit.rundir.reader import RankRecord
@@ -104,8 +104,8 @@ Records = npt.NDArray[np.void]
 def epoch_facts(events: bytes, log: StepLog, records: Records, pids: I64, loader: Loader | None) -> EpochFacts | None:
     """The epochs of one rank; ``None`` where no first fetch was recorded."""
     table = np.frombuffer(events, dtype=EVENT_DTYPE)
-    table = table[np.argsort(table["start"], kind="stable")]
     waits = table[(table["kind"] == EventKind.WAIT) & ((table["flags"] & _NOT_THE_TRAINING) == 0)]
+    waits = waits[np.argsort(waits["start"], kind="stable")]
     firsts = waits[(waits["flags"] & EventFlag.FIRST) != 0]
     if not len(firsts):
         return None

@@ -169,6 +169,7 @@ _LAUNCHES_NOTHING = re.compile(
 # The cost of these depends on more than the shapes: on stride, padding, dilation, whether attention is causal. Of all
 # others the values differ from call to call (slices, step sizes), so that their texts would fill the table of strings.
 _VALUES_MATTER = re.compile(r"aten::\w*(?:conv|attention)|flash_attn")
+_TOLD_APART = ("aten::", "detach", "flash_attn")  # how the names begin that either pattern can find
 # More than the distinct operators of any real trace; further ones are searched each time.
 _REMEMBERED = 2**16
 
@@ -191,6 +192,8 @@ class ArgumentsWanted(dict[str, tuple[bool, bool]]):
     """
 
     def __missing__(self, name: str) -> tuple[bool, bool]:
+        if not name.startswith(_TOLD_APART):
+            return True, False
         wanted = not launches_nothing(name), _VALUES_MATTER.match(name) is not None
         if len(self) < _REMEMBERED:
             self[name] = wanted

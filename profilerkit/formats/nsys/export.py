@@ -12,7 +12,7 @@ from profilerkit.formats.nsys import assembly
 from profilerkit.formats.nsys import database as tables
 from profilerkit.formats.nsys.database import Database, Rows, process_of, read_ranges, read_rows
 from profilerkit.formats.values import count_of, printable_text
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.trace.classify import Ranges, StepRanges, step_ranges
 from profilerkit.trace.columns import EMIT_NVTX, I64, Damage, DeviceProperties, StepMarks, TraceColumns, TraceMeta
 

@@ -15,7 +15,6 @@ import msgspec
 
 from profilerkit.errors import UnreadableInputError
 from profilerkit.formats.blocks import plain_bytes
-from profilerkit.formats.plain_pickle import NotPlainError, plain_data
 from profilerkit.rundir.documents import Dump, DumpedCall, DumpedGroup, flight_of_dumps, group_size
 from profilerkit.trace.logs import FlightDump
 
@@ -65,14 +64,20 @@ def read(path: Path) -> FlightDump:
     """
     data = plain_bytes(path, MOST_BYTES)
     try:
-        found = plain_data(data) if data[:1] == bytes([_PROTO]) else msgspec.json.decode(data)
+        found = _unpickled(data) if data[:1] == bytes([_PROTO]) else msgspec.json.decode(data)
         if not isinstance(found, dict) or not isinstance(found.get("entries"), list | tuple):
-            raise NotPlainError("it has no list of entries")
+            raise ValueError("it has no list of entries")
         return _dump(found, path.name)
     except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise UnreadableInputError(
             f"{path} is not a readable flight recorder dump", cause=_cause(error), hint=_HINT
         ) from error
+
+
+def _unpickled(data: bytes) -> Any:
+    from profilerkit.formats.plain_pickle import plain_data
+
+    return plain_data(data)
 
 
 def _cause(error: Exception) -> str:
@@ -83,20 +88,20 @@ def _cause(error: Exception) -> str:
 
 def _dump(found: Mapping[Any, Any], origin: str) -> FlightDump:
     if len(found["entries"]) > MOST_ENTRIES:
-        raise NotPlainError(f"it has more than {MOST_ENTRIES:,} entries")
+        raise ValueError(f"it has more than {MOST_ENTRIES:,} entries")
     left, damaged = MOST_ITEMS, 0
     calls = []
     for entry in found["entries"]:
         left -= _items(entry)
         if left < 0:
-            raise NotPlainError(f"its entries have more than {MOST_ITEMS:,} sizes and types")
+            raise ValueError(f"its entries have more than {MOST_ITEMS:,} sizes and types")
         call = _call(entry)
         if call is None:
             damaged += 1
         else:
             calls.append(call)
     if len({tuple(call.process_group[:2]) for call in calls}) > MOST_GROUPS:
-        raise NotPlainError(f"its entries name more than {MOST_GROUPS} process groups")
+        raise ValueError(f"its entries name more than {MOST_GROUPS} process groups")
     groups = _groups(found.get("pg_config"))
     sizes = [size for group in groups.values() if (size := group_size(group.ranks))]
     notes = (f"{damaged:,} of its entries are damaged and were left out.",) if damaged else ()

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from profilerkit.errors import UnreadableInputError
-from profilerkit.formats.ascend import HARDWARE, of_npu
 from profilerkit.formats.blocks import BlockSource
 from profilerkit.formats.kineto.builder import ColumnBuilder
 from profilerkit.formats.kineto.metadata import Document, DocumentFrame, trace_meta
@@ -12,7 +11,7 @@ from profilerkit.formats.kineto.repair import UNDECODABLE, Ledger
 from profilerkit.formats.kineto.salvage import Salvage, element_at
 from profilerkit.formats.kineto.text import BLANK, BYTE_ORDER_MARK, EventText, first_event
 from profilerkit.formats.values import printable_text
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.trace.columns import ANALYZED, ANOTHER_FOLLOWS, Category, Damage, TraceColumns, Wanted
 
 name = "kineto"
@@ -139,8 +138,11 @@ class _Pass:
         """Return the columns, those of JAX and TensorFlow with what processes and threads say instead of categories."""
         processes, names = self._builder.names.processes, columns.thread_names
         places = [(processes.get(pid, ""), names.get(i) or "") for i, (pid, _) in enumerate(columns.threads)]
-        if HARDWARE in processes.values():
-            return of_npu(columns, places)
+        if any(process.startswith("Ascend") for process in processes.values()):
+            from profilerkit.formats.ascend import HARDWARE, of_npu
+
+            if HARDWARE in processes.values():
+                return of_npu(columns, places)
         if not any(self._builder.kinds):
             from profilerkit.formats.xla import is_xla, of_xla
 

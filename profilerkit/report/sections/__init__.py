@@ -8,11 +8,9 @@ from profilerkit.model.diff import Diff
 from profilerkit.model.report import Report
 from profilerkit.model.trial import Trial
 from profilerkit.report.blocks import Document, Section
-from profilerkit.report.diff_document import document_of_diff
 from profilerkit.report.findings import findings_of
 from profilerkit.report.inert import inert
 from profilerkit.report.sections.fixes import first_of
-from profilerkit.report.trial_document import document_of_trial
 
 MakeSection = Callable[[Report], Section | None]
 
@@ -30,14 +28,16 @@ SECTIONS = in_order()
 def document(record: Report | Diff | Trial) -> Document:
     """The record as a page; a section that has nothing to show is left out."""
     if isinstance(record, Diff):
+        from profilerkit.report.diff_document import document_of_diff
+
         return document_of_diff(record)
-    return document_of_trial(record) if isinstance(record, Trial) else _document_of_report(record)
+    if isinstance(record, Trial):
+        from profilerkit.report.trial_document import document_of_trial
 
-
-def _document_of_report(report: Report) -> Document:
-    made = (section(report) for section in SECTIONS)
+        return document_of_trial(record)
+    made = (section(record) for section in SECTIONS)
     return Document(
-        title=f"{report.verdict.bound}: {inert(report.run.name) or 'run'}",
-        first=first_of(report, findings_of(report)),
+        title=f"{record.verdict.bound}: {inert(record.run.name) or 'run'}",
+        first=first_of(record, findings_of(record)),
         sections=tuple(section for section in made if section is not None),
     )

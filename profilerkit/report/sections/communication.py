@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from profilerkit.model.communication import DistributedModel, RecordedCollective
 from profilerkit.model.report import Collective, Report
 from profilerkit.report.blocks import Axis, Block, Cell, Chart, Fact, Facts, Heading, Label, Section, Shape, Table, Tick
-from profilerkit.report.charts.chart import NUMBERED, Scale, below, numbers_of, point, polyline
+from profilerkit.report.chart import NUMBERED, Scale, below, numbers_of, point, polyline
 from profilerkit.report.inert import inert
 from profilerkit.report.wording import NOT_KNOWN, NOT_RECORDED, known_columns, listed, plural, share_text
 from profilerkit.units import format_bytes, format_count, format_decimal, format_ns, format_ratio

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Bound, Outcome, Saving, in_order, with_fixes
 from profilerkit.model.report import Report
 from profilerkit.model.run import EndKind

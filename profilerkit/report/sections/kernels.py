@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from profilerkit.model.report import Compute, HostCopy, Kernel, Report
 from profilerkit.report.blocks import Block, Cell, Chart, Fact, Facts, Label, Name, Section, Shape, Table, Value
-from profilerkit.report.charts.chart import NUMBERED, Scale, below, decades, numbers_of, point, polyline
+from profilerkit.report.chart import NUMBERED, Scale, below, decades, numbers_of, point, polyline
 from profilerkit.report.inert import inert
 from profilerkit.report.wording import NOT_KNOWN, known_columns, listed, plural, share_text
 from profilerkit.units import format_bytes, format_count, format_decimal, format_ns, format_ratio

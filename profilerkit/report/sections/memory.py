@@ -9,7 +9,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import as_judged
 from profilerkit.report import blocks
 from profilerkit.report.blocks import Fact
-from profilerkit.report.charts.chart import LEAST_COLUMNS, rectangle, step_axis
+from profilerkit.report.chart import LEAST_COLUMNS, rectangle, step_axis
 from profilerkit.report.inert import inert
 from profilerkit.report.wording import plural, share_text
 from profilerkit.units import format_about, format_bytes, format_count, format_long_ns, format_ratio

@@ -9,7 +9,7 @@ import msgspec
 from profilerkit.model.report import Report
 from profilerkit.model.step import Rank, RankSteps
 from profilerkit.report.blocks import Axis, Block, Cell, Chart, Heading, Section, Shape, Table, Text, Tick, Value
-from profilerkit.report.charts.chart import rectangle
+from profilerkit.report.chart import rectangle
 from profilerkit.report.communication import scale_chart, scale_lines, scale_tables, waiting_lines, waiting_table
 from profilerkit.report.inert import inert
 from profilerkit.report.wording import RANK_ROWS, bar_of, listed, one_device, plural

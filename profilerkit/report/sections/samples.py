@@ -6,8 +6,8 @@ from profilerkit.model.memory import MemorySnapshot
 from profilerkit.model.report import Report
 from profilerkit.model.run import Series
 from profilerkit.report.blocks import Block, Heading, Section, Table
-from profilerkit.report.charts.samples import logged_strips
 from profilerkit.report.inert import inert, short_paths
+from profilerkit.report.sample_charts import logged_strips
 from profilerkit.report.wording import KINDS, plural, share_text
 from profilerkit.units import format_bytes, format_count, format_ratio, format_value
 

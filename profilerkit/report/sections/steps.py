@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.events import CELLS, Gap, Lane, MedianStep, StepEvents
 from profilerkit.model.finding import Source
 from profilerkit.model.report import Report
 from profilerkit.model.run import INPUT_WAIT
 from profilerkit.model.step import Family, within
 from profilerkit.report import blocks, wording
-from profilerkit.report.charts.chart import FILLS, INKS, Scale, label_on, polyline
-from profilerkit.report.charts.samples import sampled_strips
-from profilerkit.report.charts.steps import WAITS, loader_wait, steps_blocks
+from profilerkit.report.chart import FILLS, INKS, Scale, label_on, polyline
 from profilerkit.report.inert import inert
+from profilerkit.report.sample_charts import sampled_strips
+from profilerkit.report.step_charts import WAITS, loader_wait, steps_blocks
 from profilerkit.units import format_ns, format_ratio
 
 NO_LOADER = "Input wait was not measured: no loader was seen."

@@ -6,7 +6,7 @@ from profilerkit.analysis.communication.table import TRANSFER, CommFacts
 from profilerkit.analysis.communication.whatif import could_hide, exposed, may_overlap, rows
 from profilerkit.analysis.ranks.waiting import LATENCY_FLOOR_NS
 from profilerkit.analysis.whatif import alone_compute, at_most, overlapped, saving
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired
 from profilerkit.units import format_ns, format_ratio
 

@@ -2,7 +2,7 @@
 
 from profilerkit.analysis.device.roofline import MathFacts, WideMath, peak_ratio, target_type
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Evidence, Fix, Saving, SettingChange
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, fired, no_device, unsure
 from profilerkit.rules.evidence import kernel_share

@@ -1,10 +1,10 @@
 """CP011: the batch is too small to fill the device."""
 
-from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.whatif import larger_batch, peak_memory, room
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Fix
 from profilerkit.model.run import OPERATOR_TRACE
+from profilerkit.model.step import WAITS
 from profilerkit.rules.api import (
     Facts,
     Fired,

@@ -3,7 +3,7 @@
 from profilerkit.analysis.whatif import waited_share
 from profilerkit.analysis.workers.capacity import batch_room
 from profilerkit.analysis.workers.queue import PREFETCH, QueueFacts
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.run import Workers
 from profilerkit.rules.api import WAITS, Facts, Fix, MissingData, Passed, Result, Rule, SettingChange, fired, saving
 from profilerkit.rules.input.loader import measured, part_evidence, recorded_workers, wait_detail

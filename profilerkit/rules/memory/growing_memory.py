@@ -1,8 +1,8 @@
 """ME004: memory in use grows from step to step."""
 
-from profilerkit.analysis.logs.history import file_and_line
+from profilerkit.analysis.memory.history import file_and_line
 from profilerkit.analysis.memory.use import CopiedPages
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Source
 from profilerkit.model.memory import FEWEST_TO_EXTEND, MemoryGrowth, Tracked
 from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, finding_for, record_longer

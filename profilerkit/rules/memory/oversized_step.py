@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from profilerkit.analysis.logs.history import file_and_line, kind_of, own_line
+from profilerkit.analysis.memory.history import file_and_line, kind_of, own_line
 from profilerkit.model.finding import Confidence, Evidence, Finding, Fix
 from profilerkit.model.memory import FailedRequest, MemorySnapshot
 from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for

@@ -5,7 +5,7 @@ from functools import partial
 
 from profilerkit.analysis.host.operators import HeldFacts
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.run import STEP_TIMERS
 from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for, spent

@@ -6,7 +6,7 @@ from functools import partial
 from profilerkit.analysis.host.host_facts import PythonFacts
 from profilerkit.analysis.trust import SHOW_FETCHES, SHOW_STACKS, fitting
 from profilerkit.analysis.whatif import saving, slowed
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Evidence, Fix, Saving
 from profilerkit.model.run import OPERATOR_TRACE
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, unsure

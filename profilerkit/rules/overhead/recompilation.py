@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from profilerkit.analysis.host.host_facts import CompileFacts
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Finding, Fix, SettingChange
 from profilerkit.rules.api import Facts, Fired, MissingData, NotApplicable, Passed, Result, Rule, finding_for
 from profilerkit.units import format_ns, format_ratio

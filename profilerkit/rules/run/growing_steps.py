@@ -3,7 +3,7 @@
 from profilerkit.analysis.steps.trend import FEWEST_TO_GROW, StepGrowth, step_growth
 from profilerkit.analysis.whatif import saving
 from profilerkit.analysis.workers.capacity import BUSY
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import STEP_LENGTHS, Bound, Evidence, Fix
 from profilerkit.model.step import family_of
 from profilerkit.model.verdict import FAMILY_BOUND

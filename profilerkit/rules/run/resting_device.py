@@ -1,6 +1,6 @@
 """RU008: a sampled device is idle for seconds at a time, or never fully busy."""
 
-from profilerkit.analysis.logs.history import Rests
+from profilerkit.analysis.memory.history import Rests
 from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, NotApplicable, Passed, Result, Rule, fired, revise
 from profilerkit.units import format_count, format_long_ns, format_ratio
 

@@ -1,7 +1,7 @@
 """RU002: training stops at intervals for evaluation, logging, or something unnamed."""
 
 from profilerkit.analysis.whatif import at_most, saving
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import Finding, Fix
 from profilerkit.model.step import PARTS, within
 from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, finding_for, record_longer

@@ -3,7 +3,7 @@
 from functools import partial
 
 from profilerkit.analysis.whatif import saving
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.finding import STEP_LENGTHS
 from profilerkit.model.step import PARTS, within
 from profilerkit.rules.api import (

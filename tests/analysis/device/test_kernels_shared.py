@@ -11,7 +11,7 @@ from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.steps.phases import recomputed
 from profilerkit.analysis.trace_facts import device_spec, trace_facts
 from profilerkit.formats.registry import read_trace
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.trace.columns import Category
 from profilerkit.trace.launches import launch_of
 

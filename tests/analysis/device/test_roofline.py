@@ -6,8 +6,8 @@ import pytest
 from profilerkit.analysis.device.compute import compute_leaves
 from profilerkit.analysis.device.kernels import KernelNames
 from profilerkit.analysis.device.roofline import BANDWIDTH_ROOF, MATH_ROOF, UNKNOWN
-from profilerkit.analysis.parts import LEAVES
 from profilerkit.hardware import lookup
+from profilerkit.model.step import LEAVES
 from profilerkit.trace.columns import Category
 from profilerkit.trace.launches import launch_of
 from tests.recipes import ELEMENTWISE, GEMM, OTHER_KERNEL, Trace

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from profilerkit import analysis
-from profilerkit.analysis.device.kernels import by_wording, in_use, matching
+from profilerkit.analysis.device.kernels import by_wording, matching
 from profilerkit.analysis.host import names
-from profilerkit.trace.columns import Category, TraceMeta, trace_columns
+from profilerkit.trace.classify import PHASES, phase_of
+from profilerkit.trace.columns import Category, TraceMeta, names_of, trace_columns
 
 NAMES = (
     *(
@@ -52,7 +53,7 @@ NAMES = (
 )
 
 
-def columns_of(texts):
+def columns_of(texts, category=Category.CPU_OP):
     count = len(texts)
     numbers = np.arange(count)
     return trace_columns(
@@ -60,7 +61,7 @@ def columns_of(texts):
         texts,
         [("1", "1")],
         name=numbers,
-        category=Category.CPU_OP,
+        category=category,
         ts_ns=numbers * 10,
         dur_ns=np.full(count, 5),
         thread=0,
@@ -82,11 +83,49 @@ def patterns():
 @pytest.mark.parametrize("pattern", patterns())
 def test_a_name_matches_as_it_does_by_itself(pattern):
     columns = columns_of(NAMES)
-    found = matching(columns, in_use(columns), pattern)
+    found = matching(columns, names_of(columns, *Category), pattern)
     assert found.tolist() == [pattern.search(name) is not None for name in NAMES]
 
 
 @pytest.mark.parametrize("value", [names._annotation_leaf, names._is_feeding_phase, names._names_feeding])
 def test_what_is_made_of_a_wording_is_made_of_each_name(value):
     columns = columns_of(NAMES)
-    assert by_wording(columns, in_use(columns), value) == [value(name) for name in NAMES]
+    assert by_wording(columns, names_of(columns, *Category), value).tolist() == [value(name) for name in NAMES]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_numbered_range_is_of_the_phase_that_its_name_says_by_itself(phase):
+    texts = [*NAMES, "forward 3", "forward 17", "opt.step(12)", "zero_grad", "backward_2"]
+    found = names.phase_names(columns_of(texts, Category.ANNOTATION), phase)
+    assert found.tolist() == [phase_of(text) == phase for text in texts]
+
+
+def test_a_frame_says_what_its_name_says_by_itself():
+    texts = [
+        *(*NAMES, "boto3/s3.py(7): get", "s3fs/core.py(88): _cat", "urllib3/x.py(1): urlopen", "urllib/y.py(2): z"),
+        *(f"<built-in method read of h5py.File object at 0x{number}>" for number in (3, 41)),
+    ]
+    found = names.HostNames.of(columns_of(texts, Category.PYTHON))
+    frames = [names.Frame.of(text) for text in texts]
+    assert found.feeding.tolist() == [frame.feeding for frame in frames]
+    assert found.runs_python.tolist() == [frame.runs_python for frame in frames]
+    assert {True, False} == set(found.runs_python.tolist())
+
+
+def test_only_names_of_the_host_are_read_as_frames_and_numbered_ones_once(monkeypatch):
+    asked, real = [], names.Frame.of
+    monkeypatch.setattr(names.Frame, "of", lambda text: asked.append(text) or real(text))
+    numbered = [f"worker {number}" for number in range(10, 500)]
+    names.HostNames.of(columns_of(numbered))
+    assert asked == ["worker 0"]
+    names.HostNames.of(columns_of(numbered, Category.KERNEL))
+    assert asked == ["worker 0"]
+
+
+def test_a_range_is_asked_for_its_phase_once_for_all_its_numbers(monkeypatch):
+    asked = []
+    monkeypatch.setattr(names, "phase_of", asked.append)
+    columns = columns_of([f"ProfilerStep#{number}" for number in range(100)], Category.ANNOTATION)
+    for phase in PHASES:
+        names.phase_names(columns, phase)
+    assert asked == ["ProfilerStep#0"]

@@ -12,10 +12,10 @@ import pytest
 
 from profilerkit.analysis.device.kernels import device_rows
 from profilerkit.analysis.intervals import Segments, Spans, paint, subtract, union, with_label
-from profilerkit.analysis.parts import LEAVES, WAITS
 from profilerkit.api import analyze
 from profilerkit.formats.registry import read_trace
 from profilerkit.model.finding import in_order
+from profilerkit.model.step import LEAVES, WAITS
 from profilerkit.trace.columns import ANALYZED, Category
 from tests.recipes import cut
 

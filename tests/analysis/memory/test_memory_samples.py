@@ -7,7 +7,7 @@ from profilerkit.analysis.memory.allocator import with_samples
 from profilerkit.analysis.memory.use import copied_pages
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.steps.log import read_log
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.memory import Memory
 from profilerkit.rundir.reader import read_run
 from profilerkit.rundir.sampled import GpuSample, HostSample, Sample, WorkerPages, WorkerSample

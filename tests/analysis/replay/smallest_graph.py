@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.replay.graph import Graph, Shape, Wait
+from profilerkit.model.step import leaf
 
 _NONE = np.zeros(0, np.int64)
 

@@ -3,10 +3,10 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from profilerkit.analysis.parts import leaf
 from profilerkit.analysis.replay.build import Built
 from profilerkit.analysis.replay.gate import ReplayFacts, checked
 from profilerkit.analysis.replay.graph import Graph, Shape, Wait, replay
+from profilerkit.model.step import leaf
 
 KINDS = ("compute.math", "compute.membw", "comm.other", "input.h2d")
 US = 1_000.0

@@ -11,13 +11,13 @@ from simulator.kineto import text_of
 from simulator.parallel import COMM_STREAM, simulate
 from simulator.truth import done_step_ns
 
-from profilerkit.analysis.parts import WAITS
 from profilerkit.analysis.replay import changes
 from profilerkit.analysis.replay.device_side import scope_of
 from profilerkit.analysis.replay.gate import savings
 from profilerkit.analysis.replay.graph import Wait
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.formats.registry import read_trace
+from profilerkit.model.step import WAITS
 from tests.recipes import host_training, replace
 
 LEAN = Model(tokens=4096)

@@ -10,7 +10,7 @@ from profilerkit.analysis.steps import trend
 from profilerkit.analysis.steps.log import log_of
 from profilerkit.analysis.steps.table import log_series
 from profilerkit.analysis.steps.trend import step_growth
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.rundir.layout import EventKind
 from profilerkit.rundir.sampled import StackSample
 from tests.analysis.steps.test_stalls import series

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.parts import LEAVES
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.analysis.steps.lanes import MOST_GAPS, MOST_STREAMS, median_row, median_step
@@ -14,7 +13,7 @@ from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.api import analyze
 from profilerkit.formats.registry import read_trace
 from profilerkit.model.events import CELLS
-from profilerkit.model.step import PARTS
+from profilerkit.model.step import LEAVES, PARTS
 from profilerkit.report import json as report_json
 from profilerkit.rundir.reader import read_run
 from tests.recipes import AUTOGRAD, GLOO, US, Log, host_training, named, training, write_run

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from profilerkit.analysis.parts import LEAVES, WAITS, leaf
 from profilerkit.analysis.steps.trend import LOADING, causes, warmup_cost
 from profilerkit.api import analyze
+from profilerkit.model.step import LEAVES, WAITS, leaf
 from tests.recipes import LOADER, MS, US, WORKERS, Log, training, write_run
 
 LONG = 50_000

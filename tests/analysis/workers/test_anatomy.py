@@ -278,7 +278,7 @@ def test_a_hand_over_that_waits_for_a_core_is_not_on_its_way():
         )
         for stage in workers.stages
     )  # fmt: skip
-    from profilerkit.model.change import revise
+    from profilerkit.model import revise
 
     assert on_its_way(revise(workers, stages=stages), None) == pytest.approx(0.15)
 

@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.logs.history import LogFacts, memory_snapshots, rests
+from profilerkit.analysis.memory.history import LogFacts, memory_snapshots, rests
 from profilerkit.analysis.rank_facts import RankFacts
 from profilerkit.analysis.ranks.alike import captured
 from profilerkit.analysis.samples import summarise
 from profilerkit.analysis.surroundings import Throttling, hottest, throttling
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.memory import Memory, MemorySnapshot, OutOfMemory
 from profilerkit.model.run import Series, Signal
 from profilerkit.rundir.sampled import Sample

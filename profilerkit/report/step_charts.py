@@ -10,7 +10,7 @@ from profilerkit.model.report import Report
 from profilerkit.model.step import PARTS, Family, SlowSteps, StepRow, family_of, within
 from profilerkit.report import wording
 from profilerkit.report.blocks import Axis, Block, Chart, Shape, Table, Text, Tick
-from profilerkit.report.charts.chart import LEAST_COLUMNS, Lane, Scale, height_px, lanes, polyline, rectangle, step_axis
+from profilerkit.report.chart import LEAST_COLUMNS, Lane, Scale, height_px, lanes, polyline, rectangle, step_axis
 from profilerkit.report.inert import inert
 from profilerkit.units import format_count, format_ns, format_ratio
 

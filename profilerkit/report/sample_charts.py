@@ -6,11 +6,11 @@ from statistics import fmean, median
 
 import msgspec
 
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.report import Report
 from profilerkit.model.run import DEVICE_STRIPS, HOST_STRIPS, Series
 from profilerkit.report.blocks import Axis, Chart, Shape, Table, Tick
-from profilerkit.report.charts.chart import Lane, Scale, height_px, lanes, polyline, rectangle
+from profilerkit.report.chart import Lane, Scale, height_px, lanes, polyline, rectangle
 from profilerkit.report.inert import inert
 from profilerkit.report.wording import drawn_rank, listed, plural, share_text
 from profilerkit.units import format_count, format_ratio, format_value

@@ -8,7 +8,7 @@ import numpy as np
 
 from profilerkit.analysis.memory.allocator import told_growth
 from profilerkit.analysis.steps.series import regular_distance
-from profilerkit.model.change import revise
+from profilerkit.model import revise
 from profilerkit.model.memory import FailedRequest, LiveAtPeak, LiveBytes, LiveKind, MemorySnapshot
 from profilerkit.model.run import Series
 from profilerkit.rundir.sampled import Sample

@@ -1,1 +1,0 @@
-"""The static figures: one module each, from the report to a ``Chart``."""
