@@ -77,7 +77,7 @@ def held_by(view: TraceView) -> tuple[HeldFacts, ...]:
     out = [
         seen.told("hook", hooks),
         _optimizer(seen, marks, optimizer),
-        seen.told("read", _reading(columns, names, rows, main)),
+        seen.told("read", _reading(seen, names, main)),
         _fetching(columns, made, window),
     ]
     left = ~covered(hooks, columns.ts_ns[rows]) & ~covered(optimizer, columns.ts_ns[rows])
@@ -202,14 +202,20 @@ def _fetching(columns: TraceColumns, rows: I64, window: Spans) -> HeldFacts | No
     return _Own(columns, rows, self_times(columns, rows), window).told("fetch", _spans(columns, rows))
 
 
-def _reading(columns: TraceColumns, names: HostNames, rows: I64, main: int) -> Spans:
-    """When the loop reads values one after another, with the Python between the reads."""
-    own = rows[columns.thread[rows] == main]
-    own = own[np.lexsort((-columns.dur_ns[own], columns.ts_ns[own]))]
-    read = names.reads[columns.name[own]]
+def _reading(seen: _Own, names: HostNames, main: int) -> Spans:
+    """When the loop reads values one after another, with the Python between the reads.
+
+    What an operator reads for itself, as fused optimizers do on a processor, is not the loop's.
+    """
+    columns, at_main = seen.columns, np.flatnonzero(seen.columns.thread[seen.rows] == main)
+    rows = seen.rows[at_main]
+    order = np.lexsort((-columns.dur_ns[rows], columns.ts_ns[rows]))
+    own, called = rows[order], seen.called[at_main[order]]
+    moves_no_data = names.moves_no_data | names.reads
+    quiet = moves_no_data[columns.name[own]] & moves_no_data[called]
+    read = names.reads[columns.name[own]] & quiet
     if not read.any():
         return EMPTY
-    quiet = names.moves_no_data[columns.name[own]] | read
     start, end = columns.ts_ns[own], np.maximum.accumulate(columns.end_ns[own])
     breaks = np.r_[True, ~quiet[1:] | ~quiet[:-1] | (start[1:] - end[:-1] > QUIET_NS)]
     chain = np.cumsum(breaks)

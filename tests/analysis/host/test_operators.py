@@ -74,6 +74,15 @@ def test_single_reads_hold_the_python_between_them():
     assert stepping(fill)["read"].share == pytest.approx(0.21)
 
 
+def test_what_a_fused_optimizer_reads_is_not_read_by_the_loop():
+    def fill(trace, at):
+        trace.op(at + 100, at + 900, name="aten::_fused_adamw_")
+        for read in range(5):  # the step of each parameter, with its update before the next
+            trace.op(at + 110 + 150 * read, at + 112 + 150 * read, name="aten::item")
+
+    assert "read" not in stepping(fill)
+
+
 def test_an_operator_is_the_one_that_the_program_calls():
     def fill(trace, at):
         trace.op(at + 100, at + 500, name="aten::quantile")
