@@ -11,7 +11,7 @@ from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.model import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
 from profilerkit.model.run import STEP_TIMERS, Loader, Signal, Trust
-from profilerkit.model.step import PARTS, Rank, SlowSteps
+from profilerkit.model.step import PARTS, WHOLE_TRACE, Rank, SlowSteps
 from profilerkit.model.verdict import RECORD, RECORD_MORE
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
@@ -470,6 +470,13 @@ def test_a_trace_without_the_events_of_its_device_has_no_verdict():
     assert "ProfilerActivity.CUDA" in found.refuted_by
     cut = verdict_of(replace(known, trust=Trust(mode="cpu", truncated=True)))
     assert cut.headline == "The file is cut off before any device event"
+
+
+@pytest.mark.parametrize(("events", "bound"), [(999, "inconclusive"), (1_000, "input-bound")])
+def test_a_scrap_of_a_file_without_steps_has_no_verdict(events, bound):
+    cut = Trust(mode="cpu", truncated=True, events=events)
+    known = replace(on_host({"input.wait": 0.9}), trust=cut, steps=steps(found_by=WHOLE_TRACE))
+    assert verdict_of(known).bound == bound
 
 
 def test_a_doubt_about_the_split_is_said_and_caps_the_confidence():

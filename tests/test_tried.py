@@ -68,6 +68,8 @@ def test_a_fix_of_which_too_little_is_known_is_still_proposed(run):
     _, after, _, _ = tried(run, -0.2, 0.01, 0.9, outcome="no_change")
     assert after.fix is not None
     assert (after.saving.low, after.saving.high) == (0.0, 0.9)
+    _, after, _, _ = tried(run, -5.8e15, -0.6, 1.0, outcome="no_change")
+    assert "no clear change, in too few runs;" in after.confirm
 
 
 def test_other_losses_are_said(run):

@@ -28,6 +28,8 @@ SHOW_HOST = (
 _WITH_DEVICE = "ProfilerActivity.CUDA beside ProfilerActivity.CPU"
 #: A recording without steps lasts from its first device event to its last: fewer than these always fill it (a choice).
 FEWEST_EVENTS = 3
+#: Events of a file that is cut off and marks no step (a choice: one step of a small network writes some hundreds).
+FEWEST_OF_A_PART = 1_000
 #: Where the device was not recorded, from this share of the step on what the host does is named (a choice).
 LARGEST_ON_HOST = 0.5
 _ON_HOST: dict[Bound, str] = {
@@ -122,6 +124,8 @@ def _too_little(facts: Facts) -> Verdict | None:
     elif facts.steps.found_by == WHOLE_TRACE and count < FEWEST_EVENTS:
         said = f"Only {count} device events were recorded" if count > 1 else "Only 1 device event was recorded"
         said = said if count else "No device event was recorded"
+    elif facts.steps.found_by == WHOLE_TRACE and facts.trust.truncated and facts.trust.events < FEWEST_OF_A_PART:
+        said = f"The file is cut off after {format_count(facts.trust.events)} events, before a step has ended"
     else:
         return None
     what = "while steps run" if facts.steps.found_by == WHOLE_TRACE else "what happens in the steps"

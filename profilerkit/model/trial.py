@@ -54,6 +54,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         """Return the changes as a fix words them."""
         return ", ".join(change.text for change in self.changes)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether so few runs were made that twice the step is not excluded (a choice): the interval says nothing."""
+        return self.saving is not None and self.saving.low < -1.0
+
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """Hold all attempts on one command.

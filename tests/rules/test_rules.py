@@ -863,7 +863,7 @@ def test_a_wait_for_workers_is_less_sure_because_their_own_time_is_not_known():
 )
 def test_where_workers_cannot_help_the_batch_must_get_cheaper(known):
     found = finding("IN001", known)
-    assert found.fix.text.startswith("Halve the time a batch takes")
+    assert found.fix.text.startswith("Make batches sooner")
     assert (found.saving.expected, found.saving.high) == (pytest.approx(0.2), pytest.approx(0.4))
 
 
@@ -877,9 +877,9 @@ def test_of_a_wait_for_what_others_make_most_goes_with_as_many_more_as_the_step_
 @pytest.mark.parametrize(
     ("part", "text"),
     [
-        ("prep", "preparing a batch"),
+        ("prep", "Prepare batches"),
         ("fetch", "blocked on reading"),
-        ("ipc", "the hand-over"),
+        ("ipc", "Hand batches over"),
         ("wait", "num_workers × 2"),
     ],
 )
@@ -953,7 +953,7 @@ def test_the_saving_is_that_of_the_fix_that_is_printed():
     assert found.saving.expected == pytest.approx(1 - 4 / 8)
     # Two workers more would save an eighth of the step, half of the wait is more.
     few = finding("IN001", facts({"input.wait": 0.8}, loader=Loader(kind="DataLoader", num_workers=14)))
-    assert few.fix.text.startswith("Halve")
+    assert few.fix.text.startswith("Make batches sooner")
     assert few.saving.expected == pytest.approx(0.4)
 
 
@@ -964,7 +964,7 @@ def test_without_workers_the_fix_is_left_to_the_rule_about_workers():
 
 def test_without_workers_and_without_cores_the_transform_must_get_cheaper():
     known = alone(0.4, usable_cores=1.0, input=replace(INPUT, cpu_ratio=1.0))
-    assert "Halve the cost" in finding("IN001", known).fix.text
+    assert "with less work" in finding("IN001", known).fix.text
     assert "cores are the limit" in check("IN002", known).reason
 
 
@@ -1237,7 +1237,7 @@ def test_of_a_loader_whose_workers_are_not_known_what_makes_the_batch_is_named()
     # On a single core it is known that workers win nothing.
     computing = replace(made, cpu_ratio=1.0)
     cheaper = finding("IN001", alone(0.3, input=computing, usable_cores=1.0)).fix.text
-    assert cheaper.startswith("Halve the cost of preparing a batch")
+    assert cheaper.startswith("Prepare batches with less work")
     assert "in the workers" not in cheaper
 
 

@@ -127,12 +127,12 @@ def _told_by_workers(facts: Facts) -> bool:
     )
 
 
-#: What would halve a wait that is mostly this part.
+#: What makes a wait shorter that is mostly this part.
 _CHEAPER = {
-    "input.fetch": "Halve the time blocked on reading{}: larger files read in sequence, a local copy, or a cache.",
-    "input.prep": "Halve the cost of preparing a batch{}: decode and resize ahead, or transform on the device.",
-    "input.ipc": "Halve the cost of the hand-over{}: collate into one tensor, send uint8, cast on the device.",
-    None: "Halve the time a batch takes{}: prepare it in parallel, ahead of the step, or more cheaply.",
+    "input.fetch": "Spend less time blocked on reading{}: larger files read in sequence, a local copy, or a cache.",
+    "input.prep": "Prepare batches with less work{}: decode and resize ahead, or transform on the device.",
+    "input.ipc": "Hand batches over with less work{}: collate into one tensor, send uint8, cast on the device.",
+    None: "Make batches sooner{}: in parallel, ahead of the step, or with less work.",
 }
 
 
