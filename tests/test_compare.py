@@ -950,5 +950,15 @@ def test_a_budget_of_one_run(name, value, status):
     assert judge_budget(parse_budget(name, value), report).status == status
 
 
+@pytest.mark.parametrize(
+    ("name", "measured"), [("step_time", "15.0 ms"), ("input", "50 %"), ("other", "20 %"), ("other.queue", "50 %")]
+)
+def test_a_budget_is_about_the_step_without_what_other_programs_took(name, measured):
+    parts = {"input.wait": 0.25, "compute.math": 0.15, "idle.unknown": 0.1, "other.queue": 0.5}
+    limit = "20ms" if name == "step_time" else "60 %"
+    found = judge_budget(parse_budget(name, limit), report_of([30 * MS] * 240, parts=parts))
+    assert (found.measured, found.status) == (measured, "passed")
+
+
 def test_a_budget_on_what_was_not_measured_is_not_judged():
     assert judge_budget(parse_budget("throughput", "1/s"), report_of(batch_size=None)).status == "not judged"

@@ -15,7 +15,7 @@ from profilerkit.errors import UsageError
 from profilerkit.model.diff import Diff, Gate, GateStatus, StepChange
 from profilerkit.model.finding import Severity, in_order
 from profilerkit.model.report import Report
-from profilerkit.model.step import PARTS, Family
+from profilerkit.model.step import PARTS, QUEUE, Family, taken_share
 from profilerkit.units import format_bytes, format_change, format_ns, format_ratio
 
 Unit = Literal["ns", "bytes", "ratio", "per_s"]
@@ -50,8 +50,27 @@ class Metric(msgspec.Struct, frozen=True):
         return {"ns": format_ns, "bytes": format_bytes, "ratio": format_ratio}[self.unit](value)
 
 
+def _own(report: Report) -> float:
+    """Share of the step that is the program's own, as in headlines: other programs held the processors in the rest."""
+    return 1.0 - taken_share(report.breakdown)
+
+
 def _share_of(name: str) -> Callable[[Report], float | None]:
-    return lambda report: share_of(report, name)
+    def read(report: Report) -> float | None:
+        share = share_of(report, name)
+        if share is None or name == QUEUE:
+            return share
+        return (share - (1.0 - _own(report) if name == "other" else 0.0)) / max(_own(report), 1e-9)
+
+    return read
+
+
+def _step(name: str) -> Callable[[Report], float | None]:
+    def read(report: Report) -> float | None:
+        time = getattr(report.step_times, name, None)
+        return None if time is None else time * _own(report)
+
+    return read
 
 
 def _busy(report: Report) -> float | None:
@@ -62,9 +81,9 @@ def _busy(report: Report) -> float | None:
 
 
 _METRICS = (
-    Metric("step_time", "ns", lambda report: report.step_times.mean if report.step_times else None),
-    Metric("step_time_median", "ns", lambda report: report.step_times.median if report.step_times else None),
-    Metric("step_time_p90", "ns", lambda report: report.step_times.p90 if report.step_times else None),
+    Metric("step_time", "ns", _step("mean")),
+    Metric("step_time_median", "ns", _step("median")),
+    Metric("step_time_p90", "ns", _step("p90")),
     Metric("throughput", "per_s", lambda report: side_of(report).samples_per_s, more_is_better=True),
     Metric(
         "peak_memory",
