@@ -34,6 +34,7 @@ CUT_KERNEL_RATIO = 0.8  #: a step with fewer kernels than this ratio of its pred
 STATES: tuple[StepState, ...] = get_args(StepState)
 STEADY, WARMUP, COMPILE, CUT, DISTURBED = range(len(STATES))
 
+_WORK = (Category.CPU_OP, Category.RUNTIME, Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 _MARKER = re.compile(r"^ProfilerStep#([0-9]{1,18})(?![0-9])")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
@@ -162,6 +163,10 @@ def _markers(columns: TraceColumns, whole: tuple[int, int] | None, launches: I64
     rows, index = rows[np.sort(first)], number[np.sort(first)]
     start, own_end = columns.ts_ns[rows], columns.end_ns[rows]
     end = np.r_[start[1:], _last_end(columns, launches, start, int(own_end[-1]))]
+    # A profiler that is stepped as it stops leaves one empty mark behind all work.
+    work = columns.ts_ns[columns.is_a(*_WORK)]
+    if len(work) and not covered(positive(start, end), work).any():
+        return None
     marks = columns.meta.step_marks or StepMarks("ProfilerStep")
     keep = (index >= whole[0]) & (index <= whole[1]) if whole else np.ones(len(index), dtype=bool)
     if not keep.any():

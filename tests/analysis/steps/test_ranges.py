@@ -55,6 +55,15 @@ def test_a_range_for_the_optimizer_ends_a_step_where_nothing_else_marks_any():
     assert set(np.diff(steps.end).tolist()) == {1_000 * US}
 
 
+@pytest.mark.parametrize(("start", "found"), [(9_000, "the whole trace"), (4_000, "ProfilerStep")])
+def test_an_empty_mark_behind_all_work_is_no_step(start, found):
+    trace = Trace()
+    trace.op(1_000, 5_000)
+    trace.op(4_010, 4_020)
+    trace.step(0, start, start + 30)
+    assert trace.facts().steps.found_by == found
+
+
 def test_names_that_say_nothing_mark_no_steps_without_a_backward_pass():
     assert looped(["load", "compute", "apply"], 100, backward=False).facts().steps.found_by == WHOLE_TRACE
 
