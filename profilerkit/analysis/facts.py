@@ -450,6 +450,11 @@ class Facts:
         return self.device.between_ratio if self.device is not None else self.host.between_ratio
 
     @property
+    def operator_share(self) -> float:
+        """Share of the step in which an operator holds a device's host for so long that it computes or compiles."""
+        return self.device.held_ratio * self.share("over.dispatch") if self.device is not None else 0.0
+
+    @property
     def mean_step_ns(self) -> float | None:
         """Mean steady step, ns."""
         return float(self.steps.time_ns.mean) if self.steps.time_ns else None

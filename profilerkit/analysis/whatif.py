@@ -366,9 +366,10 @@ def throughput(facts: Facts, times: float) -> Throughput:
 
     Expected: T = max(host, device), where the host needs the step of now and the device ``times`` as long for all but
     small kernels and communication. Low: nothing overlaps, and small kernels grow too. High: only large kernels count.
-    Waits for data grow with the batch, and no step is shorter than its batches take to make.
+    Waits for data and what operators compute on the host grow with the batch, and no step is shorter than its batches
+    take to make.
     """
-    waits = facts.share(*WAITS, "input.h2d")
+    waits = facts.share(*WAITS, "input.h2d") + facts.operator_share
     small = facts.share("compute.small")
     device = facts.share("compute.", "mem.recompute")
     large = max(device - small, 0.0)

@@ -59,15 +59,22 @@ def shortened(facts: Facts, rule: str, detail: str = "") -> tuple[str, ...]:
     return (*(PARTS_OF_RULE["OV001"] if not own and detail == "launch" else own), *causes)
 
 
-#: Host syncs in a step that stand outside of what computes: one for the batch, one to read the loss.
-MOST_ENDS = 2.0
+#: With fewer kernels than this for each read, reads divide all of the step (a choice: two programs with hundreds of
+#: reads had 18 and 7 for each; a step that reads its loss has hundreds).
+_FEWEST_FOR_A_READ = 40.0
+_MOST_READS = 2.0  #: that many are no loop's: the loss and one number more (a choice)
 #: The code that finds them.
 WARN = 'torch.cuda.set_sync_debug_mode("warn")  # names every blocking line'
 
 
-def ends(facts: Facts) -> float:
-    """Return the host syncs of a step, short ones too: no graph holds one, and what follows depends on its value."""
-    return facts.syncs.ends_per_step if facts.syncs is not None else 0.0
+def dividing_reads(facts: Facts) -> float:
+    """Return the reads of a step that divide it into small pieces: no graph holds one, each decides what follows.
+
+    0.0 where there are few, or much work between them.
+    """
+    reads = facts.syncs.reads_per_step if facts.syncs is not None else 0.0
+    kernels = facts.device.kernels_per_step if facts.device is not None else 0.0
+    return reads if reads > _MOST_READS and kernels < _FEWEST_FOR_A_READ * reads else 0.0
 
 
 def issuing_share(facts: Facts) -> float:
@@ -77,12 +84,7 @@ def issuing_share(facts: Facts) -> float:
     holds the host of a device for longer does something else in there.
     """
     short = facts.short_python_ratio * facts.share("over.python")
-    return facts.share("over.dispatch", "over.launch") - operator_share(facts) + short
-
-
-def operator_share(facts: Facts) -> float:
-    """Return the share in which an operator holds the host for so long that it computes or compiles there."""
-    return facts.device.held_ratio * facts.share("over.dispatch") if facts.device is not None else 0.0
+    return facts.share("over.dispatch", "over.launch") - facts.operator_share + short
 
 
 def own_python_share(facts: Facts) -> float:

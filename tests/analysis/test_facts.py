@@ -137,9 +137,10 @@ def test_an_operator_that_holds_the_host_for_more_than_a_millisecond_does_more_t
     def body(trace, at):
         trace.kernel(at, at + 900)
         trace.op(at + 900, at + 900 + length)
-        trace.kernel(at + 900 + length, at + 2_900)
+        trace.op(at + 900 + length, at + 900 + 2 * length)  # no longer than either of them
+        trace.kernel(at + 900 + 2 * length, at + 3_900)
 
-    assert loop(body, length=3_000).device.held_ratio == pytest.approx(held)
+    assert loop(body, length=4_000).device.held_ratio == pytest.approx(held)
 
 
 def test_without_idle_python_no_gap_lies_between_operators():
@@ -157,9 +158,25 @@ def test_blocking_calls_are_those_of_ten_microseconds_and_reads_of_results():
 
     syncs = loop(body).syncs
     assert syncs.per_step == 3
-    assert syncs.ends_per_step == 3  # two waits, of 9 and 10 µs, and one copy of either kind that held the host
+    assert syncs.reads_per_step == 1  # one copy to the host that the host waited for
     assert syncs.blocked_ns == (10 + 20 + 50) * US
     assert sorted(syncs.culprits) == [("cudaMemcpy", 3), ("cudaMemcpyAsync", 3), ("cudaStreamSynchronize", 3)]
+
+
+def test_a_read_is_a_copy_to_the_host_that_its_call_or_the_next_one_waits_for():
+    def body(trace, at):
+        trace.kernel(at, at + 900)
+        for read in range(4):  # item(): into pinned memory, and a wait that is short as the queue is empty
+            start = at + 100 * read
+            trace.copy(start + 4, start + 5, kind="DtoH", memory="Device -> Pinned", size=4, launch=(start, start + 2))
+            trace.sync(start + 3, start + 8)
+        trace.copy(at + 504, at + 505, kind="HtoD", launch=(at + 500, at + 502))  # a batch
+        trace.sync(at + 503, at + 508)
+        trace.copy(at + 604, at + 605, kind="DtoH", memory="Device -> Pinned", size=4, launch=(at + 600, at + 602))
+        trace.call("cudaLaunchKernel", at + 603, at + 608)  # goes on
+        trace.sync(at + 700, at + 705)
+
+    assert loop(body).syncs.reads_per_step == 4
 
 
 def test_allocator_calls_are_counted_per_step():

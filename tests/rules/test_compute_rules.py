@@ -673,10 +673,11 @@ def test_a_larger_batch_gains_samples_per_second_and_no_time():
     assert severity(found) == "high"
 
 
-def test_what_a_step_of_many_host_syncs_issues_may_grow_with_the_batch():
-    assert ended("CP011", underfed(0.6, syncs=reading(2.0))) is Fired
-    assert ended("CP011", underfed(0.6, syncs=reading(2.1))) is Passed
-    held = replace(underfed(0.6).device, held_ratio=1.0)
+def test_what_a_step_of_many_reads_issues_may_grow_with_the_batch():
+    device = replace(underfed(0.6).device, kernels_per_step=2_000.0)
+    assert ended("CP011", underfed(0.6, syncs=reading(50.0), device=device)) is Fired
+    assert ended("CP011", underfed(0.6, syncs=reading(51.0), device=device)) is Passed
+    held = replace(device, held_ratio=1.0)
     assert ended("CP011", underfed(0.59, device=held)) is Passed  # an operator of milliseconds may grow as well
 
 

@@ -47,6 +47,7 @@ def test_each_of_the_tables_of_one_shape_counts_in_an_optimizers_list():
     more = [("aten::embedding", 60 + 5 * at, 62 + 5 * at, [TABLE, [BATCH], []]) for at in range(3)]
     found = training(extra=more, listed=4).tables
     assert found.share == pytest.approx(0.5)  # the whole list is four tables
+    assert (found.count, found.looked_up) == (4, BATCH)
     assert training(listed=4).tables.share == pytest.approx(0.35)  # of its four tensors one is a table
 
 

@@ -251,15 +251,19 @@ def test_a_step_that_launches_graphs_is_not_told_to_use_the_mode_that_makes_them
     assert "Capture the whole step" in fix(LaunchFacts(events=100, unlinked=0, in_graphs=80, graph_launches=2))
 
 
-def test_short_host_syncs_end_a_graph_too():
+def test_reads_that_divide_a_step_end_its_graphs_however_short():
     line = HotLine(("train.py(9): act",), 0.8, 0.7, 0.9, 40)
 
-    def found(ends):
-        return finding("OV001", facts({"over.dispatch": 0.8}, syncs=reading(ends), lines={"calls": line}))
+    def found(reads, kernels):
+        device = replace(DEVICE, kernels_per_step=kernels)
+        return finding(
+            "OV001", facts({"over.dispatch": 0.8}, syncs=reading(reads), device=device, lines={"calls": line})
+        )
 
-    few, many = found(2.0), found(257.0)
-    assert many.fix.text.startswith("Remove the 257 host syncs in every step")
-    assert (len(few.fix.changes), many.fix.changes) == (1, ())  # compiling does not go beyond a sync
+    few, many = found(128.0, 5_200.0), found(128.0, 2_300.0)
+    assert many.fix.text.startswith("Remove the 128 reads of values in every step")
+    assert (len(few.fix.changes), many.fix.changes) == (1, ())  # compiling does not go beyond a read
+    assert found(2.0, 4.0).fix == few.fix  # the loss and one number more
     assert many.saving.low == pytest.approx(few.saving.low / 2)
     assert (many.saving.expected, many.saving.high) == (few.saving.expected, few.saving.high)
     assert [row.line.line for row in many.evidence if row.line] == [9]

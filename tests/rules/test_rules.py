@@ -167,16 +167,16 @@ def issuing(share, part="over.dispatch", **changes):
     return facts({part: share}, **changes)
 
 
-def reading(ends, per_step=0.0, blocked=0.5, awaited=1.0):
-    """Host syncs, ``ends`` of any length and of these ``per_step`` that waited."""
+def reading(reads, per_step=0.0, blocked=0.5, awaited=1.0):
+    """Host syncs: ``reads`` of values however short, and ``per_step`` calls that waited."""
     calls = (("cudaStreamSync", 60),)
     return SyncFacts(
-        per_step=per_step, blocked_ns=blocked * STEP_NS, culprits=calls, awaited_ratio=awaited, ends_per_step=ends
+        per_step=per_step, blocked_ns=blocked * STEP_NS, culprits=calls, awaited_ratio=awaited, reads_per_step=reads
     )
 
 
 def syncing(per_step, share=0.2, *, busy=0.5, blocked=0.5, copying=0.0, awaited=1.0):
-    syncs = reading(per_step, per_step, blocked, awaited)
+    syncs = reading(0.0, per_step, blocked, awaited)
     shares = {"sync.drain": share - copying, "sync.d2h": copying}
     return facts(shares, syncs=syncs, device=replace(DEVICE, busy_ratio=busy))
 

@@ -22,12 +22,12 @@ from profilerkit.analysis.enclosing import launching_operators
 from profilerkit.analysis.host.activity import captures
 from profilerkit.analysis.host.gaps import LATE_LAUNCH_NS
 from profilerkit.analysis.host.host_facts import between_ratio
-from profilerkit.analysis.host.names import BATCH_COPY_BYTES, BLOCKING_CALL_NS
-from profilerkit.analysis.intervals import Spans, clip, index_at, intersect, subtract, union
+from profilerkit.analysis.host.names import BATCH_COPY_BYTES, BLOCKING_CALL_NS, QUIET_NS
+from profilerkit.analysis.intervals import Spans, clip, covered, index_at, intersect, subtract, union
 from profilerkit.analysis.partition import TraceView
 from profilerkit.model.report import HostCopy
 from profilerkit.model.step import DeviceWindow, leaf
-from profilerkit.trace.columns import I64, Category, DeviceProperties, TraceColumns
+from profilerkit.trace.columns import I64, Bools, Category, DeviceProperties, TraceColumns
 
 #: First-use work of this share of the window is what was recorded; below it what is beside can still be named.
 MOST_OF_A_WINDOW = 0.5
@@ -44,8 +44,8 @@ class DeviceFacts(msgspec.Struct, frozen=True):
     queue_empty_ratio: float | None
     #: Share of the idle Python time that lies in short gaps between operators, not in longer stretches.
     between_ratio: float
-    #: Share of the idle time in operators that is longer than 1 ms at a time: no operator takes that to be issued, the
-    #: host computes or compiles in it.
+    #: Share of the idle time in operators that passes for more than 1 ms without another one: none takes that to be
+    #: issued, the host computes or compiles in it.
     held_ratio: float = 0.0
     #: Share of the launch latency that lies in gaps longer than 1 ms, which no launch takes.
     late_launch_ratio: float = 0.0
@@ -56,8 +56,8 @@ class SyncFacts(msgspec.Struct, frozen=True):
 
     ``awaited_ratio`` is the share of the exposed time of copies to the host in those that the host waited for in their
     own call; 0.0 without any. ``idle_after_ns`` is how long the device stood still once the calls had returned,
-    whatever the host did then: without the call it would have done that while the device worked. ``ends_per_step``
-    counts calls of any length: one that finds the queue empty returns at once, and no graph can hold it all the same.
+    whatever the host did then: without the call it would have done that while the device worked. ``reads_per_step``
+    counts copies to the host that it waits for, however short: no graph holds one, also where the queue is empty.
     """
 
     per_step: float
@@ -65,7 +65,7 @@ class SyncFacts(msgspec.Struct, frozen=True):
     culprits: tuple[tuple[str, int], ...]
     awaited_ratio: float
     idle_after_ns: float = 0.0
-    ends_per_step: float = 0.0
+    reads_per_step: float = 0.0
 
 
 class AllocatorFacts(msgspec.Struct, frozen=True):
@@ -124,9 +124,17 @@ def device_facts(view: TraceView, properties: DeviceProperties | None) -> Device
         busy_ratio=busy.total_ns / max(window.total_ns, 1),
         queue_empty_ratio=_queue_empty(columns, launches, np.flatnonzero(ran), kernels),
         between_ratio=between_ratio(parts.segments, window),
-        held_ratio=1.0 - between_ratio(parts.segments, window, "over.dispatch"),
+        held_ratio=_held_ratio(view),
         late_launch_ratio=int(gaps[gaps > LATE_LAUNCH_NS].sum()) / launch.total_ns if launch.total_ns else 0.0,
     )
+
+
+def _held_ratio(view: TraceView) -> float:
+    columns, gaps = view.columns, intersect(view.window, view.parts.segments.only(leaf("over.dispatch")))
+    calls = columns.ts_ns[columns.is_a(Category.CPU_OP, Category.RUNTIME)]
+    start = np.union1d(gaps.start, calls[covered(gaps, calls)])
+    length = np.minimum(np.r_[start[1:], gaps.end[-1:]], gaps.end[index_at(gaps, start)]) - start
+    return float(length[length > QUIET_NS].sum()) / max(gaps.total_ns, 1)
 
 
 def _queue_empty(columns: TraceColumns, launches: I64, rows: I64, kernels: I64) -> float | None:
@@ -233,11 +241,9 @@ def sync_facts(view: TraceView) -> SyncFacts:
     copying = intersect(view.parts.segments.only(leaf("sync.d2h")), view.window)
     # Not cut between adjacent steps: a read-back stands at the end of one more often than not.
     idle = subtract(union(view.window.start, view.window.end), view.busy)
-    waiting = names.sync_call[columns.name] & (columns.category == Category.RUNTIME)
+    blocking = names.sync_call[columns.name] & (columns.category == Category.RUNTIME)
     copies = awaited_copies(columns, launches)
-    copying_call = np.zeros(len(columns), dtype=np.bool_)
-    copying_call[launches[copies]] = True
-    blocking = waiting | copying_call
+    blocking[launches[copies]] = True
     rows = np.flatnonzero(judged & blocking & (columns.dur_ns >= BLOCKING_CALL_NS))
     labels, times = np.unique(columns.name[rows], return_counts=True)
     order = sorted(range(len(times)), key=lambda i: (-times[i], columns.strings[labels[i]]))[:3]
@@ -248,9 +254,19 @@ def sync_facts(view: TraceView) -> SyncFacts:
         culprits=tuple((columns.strings[labels[i]], int(times[i])) for i in order),
         awaited_ratio=awaited.total_ns / max(copying.total_ns, 1),
         idle_after_ns=_idle_after(np.sort(columns.end_ns[rows]), idle) / count,
-        # A value is read by a copy and a wait, of which either may be left out.
-        ends_per_step=max(np.count_nonzero(judged & waiting), np.count_nonzero(judged & copying_call)) / count,
+        reads_per_step=np.count_nonzero(judged[_reads(columns, launches, names.sync_call)]) / count,
     )
+
+
+def _reads(columns: TraceColumns, launches: I64, sync_call: Bools) -> I64:
+    """Calls that copy to the host and that it waits for: in the call, or in its next one, as ``item()`` does."""
+    copies = np.flatnonzero(columns.is_a(Category.MEMCPY) & (launches >= 0))
+    copying = np.zeros(len(columns), dtype=np.bool_)
+    copying[launches[copies[directions(columns, copies) == TO_HOST]]] = True
+    calls = np.flatnonzero(columns.category == Category.RUNTIME)
+    calls = calls[np.lexsort((columns.ts_ns[calls], columns.thread[calls]))]
+    waits = sync_call[columns.name[calls[1:]]] & (columns.thread[calls[1:]] == columns.thread[calls[:-1]])
+    return np.union1d(calls[:-1][copying[calls[:-1]] & waits], launches[awaited_copies(columns, launches)])
 
 
 def _idle_after(returned: I64, idle: Spans) -> int:

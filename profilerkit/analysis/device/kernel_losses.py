@@ -169,6 +169,7 @@ def dense_tables(
     calls, member = distinct_calls(columns, rows)
     spent = np.bincount(member, weights=time_ns, minlength=len(calls)).tolist()
     held: dict[Shape, float] = defaultdict(float)
+    alike: dict[Shape, float] = dict.fromkeys(asked, 1.0)  # tables of each shape, as far as lists tell
     backward: dict[Shape, float] = defaultdict(float)
     tied: set[Shape] = set()
     for index, name, passed in understood(columns, calls, member):
@@ -179,15 +180,20 @@ def dense_tables(
         elif math[calls[index, 0]]:
             tied |= {table for table in asked if table in shapes or table[::-1] in shapes}
         elif name not in _LOOKS_UP:
-            for table in asked:
-                held[table] += spent[index] * _part(passed, table, lookups[table])
+            first, whole = passed.tensors[0] if passed.tensors else None, passed.listed(0)
+            shapes_of = Counter([first.shape]) if first is not None else passed.lists.get(0, Counter())
+            for table in shapes_of.keys() & asked.keys():
+                count = min(shapes_of[table], lookups[table])
+                alike[table] = max(alike[table], count)
+                held[table] += spent[index] * count * prod(table) / (whole or prod(table))
+    asked = {table: rows_of / alike[table] for table, rows_of in asked.items()}
     few = [table for table in asked if table in backward and table not in tied and asked[table] < _FEW_ROWS * table[0]]
     if not few:
         return None
     time = {table: backward[table] + held[table] for table in few}
     most = max(few, key=lambda table: time[table])
     return DenseTables(
-        count=len(few),
+        count=round(sum(alike[table] for table in few)),
         rows=most[0],
         width=most[1],
         looked_up=asked[most],
@@ -218,14 +224,6 @@ def _looked_up(columns: TraceColumns, issuing: Spans) -> tuple[dict[Shape, float
             lookups[table.shape] += int(often[index]) / max(len(issuing), 1)
             asked[table.shape] += indices.elements * int(often[index]) / max(len(issuing), 1)
     return asked, lookups
-
-
-def _part(passed: Arguments, table: Shape, most: float) -> float:
-    """Share of a call's first argument, a tensor or a list of them, in tables of a shape, of which it has ``most``."""
-    first = passed.tensors[0] if passed.tensors else None
-    if first is not None:
-        return float(first.shape == table)
-    return min(passed.lists.get(0, Counter())[table], most) * prod(table) / max(passed.listed(0), 1)
 
 
 #: ``STYLES`` by the kernels, where no operator was recorded: torch's fused kernels and those of apex, which DeepSpeed

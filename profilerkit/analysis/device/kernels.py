@@ -177,12 +177,12 @@ def matching(columns: TraceColumns, used: I64, pattern: re.Pattern[str]) -> Bool
     return mask
 
 
-def named(columns: TraceColumns, pattern: re.Pattern[str], *categories: Category) -> Bools:
+def named(columns: TraceColumns, pattern: re.Pattern[str], category: Category, *others: Category) -> Bools:
     """``(n_events,)`` mask of the events of these categories in whose name ``pattern`` is found."""
-    wanted = matching(columns, names_of(columns, *categories), pattern)
+    wanted = matching(columns, names_of(columns, category, *others), pattern)
     if not wanted.any():
         return np.zeros(len(columns), dtype=np.bool_)
-    return wanted.take(columns.name) & columns.is_a(*categories)
+    return wanted.take(columns.name) & columns.is_a(category, *others)
 
 
 def by_wording(columns: TraceColumns, used: I64, value: Callable[[str], int], default: int = -1) -> I8:
@@ -303,7 +303,7 @@ def used_a_device(columns: TraceColumns) -> bool:
     That the file lists a device says nothing: it lists those of the machine. (Of a file that is cut off the device's
     events may be missing without either sign: Kineto writes the host's first.)
     """
-    operators = (columns.category == Category.CPU_OP) & named(columns, _OF_A_GPU)
+    operators = named(columns, _OF_A_GPU, Category.CPU_OP)
     launched = columns.dur_ns[launching_rows(columns)] > 0
     return bool(launched.any() or operators.any()) or columns.meta.backend == "nccl"
 

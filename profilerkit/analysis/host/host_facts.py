@@ -133,11 +133,11 @@ def input_facts(view: TraceView) -> InputFacts | None:
     )
 
 
-def between_ratio(segments: Segments, window: Spans, part: str = "over.python") -> float:
-    """Share of a part of the steady window, Python as a rule, that lies in gaps of at most 1 ms; 0 without any."""
-    gaps = intersect(window, segments.only(leaf(part)))
-    length = gaps.end - gaps.start
-    return float(length[length <= QUIET_NS].sum()) / gaps.total_ns if gaps.total_ns else 0.0
+def between_ratio(segments: Segments, window: Spans) -> float:
+    """Share of the Python in the steady window that lies in gaps of at most 1 ms; 0 without any."""
+    python = intersect(window, segments.only(leaf("over.python")))
+    length = python.end - python.start
+    return float(length[length <= QUIET_NS].sum()) / python.total_ns if python.total_ns else 0.0
 
 
 def python_facts(view: TraceView) -> PythonFacts | None:

@@ -17,7 +17,7 @@ from profilerkit.rules.api import (
     no_device,
     unsure,
 )
-from profilerkit.rules.parts import MOST_ENDS, ends, operator_share
+from profilerkit.rules.parts import dividing_reads
 from profilerkit.units import format_bytes, format_count, format_ratio
 
 _IDLE = ("compute.small", "over.")
@@ -33,8 +33,8 @@ class SmallBatch(Rule, frozen=True):
     Use instead:
         loader = DataLoader(dataset, batch_size=8)
     How it is measured: The wait for data must be below {input_share} of the step. The gain is in samples per second:
-        batch / max(host, device), where only the device's part grows. Nothing is said with more than two host syncs in
-        a step: what is issued may grow with the batch.
+        batch / max(host, device), where only the device's part grows. Nothing is said where reads of values divide the
+        step: what is issued may grow with the batch.
     When it is wrong: A larger batch may need another learning rate, and can converge more slowly per sample. Its memory
         is estimated from the peak.
     Sources: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
@@ -52,11 +52,11 @@ class SmallBatch(Rule, frozen=True):
             return no_device(facts, "no device to fill")
         if facts.cold is not None and facts.cold.dominates:
             return NotApplicable("the window is dominated by first-use work")
-        share = facts.share(*_IDLE) - operator_share(facts)
+        share = facts.share(*_IDLE) - facts.operator_share
         if share < self.smallest_share:
             return Passed(f"small kernels and host work take {format_ratio(share)} of the step")
-        if ends(facts) > MOST_ENDS:
-            return Passed(f"{format_count(ends(facts))} host syncs in a step: what it issues may grow with the batch")
+        if reads := dividing_reads(facts):
+            return Passed(f"{format_count(reads)} reads of values in a step: what it issues may grow with the batch")
         waits = facts.share(*WAITS)
         if waits >= self.input_share:
             return Passed(f"waiting for data takes {format_ratio(waits)} of the step: a larger batch waits longer")
@@ -85,9 +85,9 @@ class SmallBatch(Rule, frozen=True):
             why="What the host issues and the smallest kernels take the same time for a larger batch: it adds samples "
             "faster than time.",
             evidence=(
-                facts.share_evidence("Small kernels and host work", *_IDLE),
+                revise(facts.share_evidence("Small kernels and host work", *_IDLE), value=share),
                 facts.share_evidence("Small kernels", "compute.small"),
-                facts.share_evidence("Host's own work", "over."),
+                revise(facts.share_evidence("Host's own work", "over."), value=share - facts.share("compute.small")),
                 facts.evidence(label, peak / capacity, "ratio", f"of {format_bytes(capacity)}", n=None),
             ),
             at_most="medium",

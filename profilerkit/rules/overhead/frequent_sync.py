@@ -1,7 +1,7 @@
 """OV002: the host waits for the device, and the device computes nothing meanwhile or after."""
 
 from profilerkit.rules.api import Facts, Fix, Passed, Result, Rule, each, fired, no_device, revise, saving
-from profilerkit.rules.parts import MOST_ENDS, WARN, awaited_share, synced_share
+from profilerkit.rules.parts import WARN, awaited_share, synced_share
 from profilerkit.units import format_count, format_ns, format_ratio
 
 _DRAINED = "After each one the device has nothing to run until the host has issued work again."
@@ -41,7 +41,7 @@ class FrequentSync(Rule, frozen=True):
     code = "OV002"
     summary = "Host syncs keep the GPU idle"
 
-    most_per_step: float = MOST_ENDS
+    most_per_step: float = 2.0
     large_share: float = 0.10  #: a single call that drains or copies for this much of the step matters as well
 
     def check(self, facts: Facts) -> Result:
