@@ -66,6 +66,7 @@ def _share_of(name: str) -> Callable[[Report], float | None]:
 
 
 def _step(name: str) -> Callable[[Report], float | None]:
+    # Of a quantile as of the mean: how much others took of single steps is not kept in a report.
     def read(report: Report) -> float | None:
         time = getattr(report.step_times, name, None)
         return None if time is None else time * _own(report)
