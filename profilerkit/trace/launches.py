@@ -10,6 +10,8 @@ from profilerkit.trace.columns import I64, Bools, Category, TraceColumns, saying
 # cudaLaunchKernel, cuLaunchKernelEx, hipModuleLaunchKernel, cudaMemcpyAsync, cudaGraphLaunch …
 _LAUNCHING = re.compile(r"launch|memcpy|memset|graph", re.IGNORECASE)
 
+TO_NPU = "async_npu"  #: category of torch_npu's flow links, from the operator that issues a kernel to the kernel
+
 
 def launch_of(columns: TraceColumns) -> I64:
     """Return ``(n_events,)`` int64: for device work the row of the runtime call that launched it, else -1.
@@ -36,6 +38,11 @@ def launch_of(columns: TraceColumns) -> I64:
 def is_launch(columns: TraceColumns) -> Bools:
     """Return ``(n_events,)`` mask of the events named as runtime calls that launch work."""
     return saying(columns, _LAUNCHING.search, Category.RUNTIME)[columns.name]
+
+
+def issues_to_npu(columns: TraceColumns) -> Bools:
+    """Return ``(n_flows,)`` mask of the flow starts at which an operator issues work to an Ascend NPU."""
+    return columns.flows.starts & np.array([text == TO_NPU for text in columns.strings], np.bool_)[columns.flows.kind]
 
 
 def _first_match(keys: I64, rows: I64, wanted: I64, *, preferred: Bools) -> I64:

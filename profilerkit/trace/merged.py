@@ -78,6 +78,12 @@ def only(record: _Record, keep: Bools) -> _Record:
     return revise(record, **rows)  # the names are those of arrays
 
 
+def repeated(columns: TraceColumns, rows: I64) -> TraceColumns:
+    """The columns with the events in ``rows`` once more behind all others; what is said of them is not repeated."""
+    found = {name: np.r_[array, array[rows]] for name, array in _rows(columns, len(columns)).items()}
+    return revise(columns, **found)  # the names are those of arrays
+
+
 #: Columns that hold ids of strings.
 _TEXTS = ("name", "input_types", "input_dims", "concrete_inputs")
 _Text = TypeVar("_Text", bound=Hashable)

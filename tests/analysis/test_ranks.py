@@ -356,16 +356,24 @@ def launching():
     return trace
 
 
+def running(operator):
+    trace = host_training(6)
+    trace.op(1_120, 1_130, name=operator)
+    return trace
+
+
 @pytest.mark.parametrize(
     ("trace", "missing"),
     [
         (host_training(6, rank=0, world_size=2, backend="nccl"), True),
         (launching(), True),
+        (running("aten::cudnn_convolution"), True),
+        (running("aten::cudnn_is_acceptable"), False),
         (host_training(6, devices=({"id": 0, "name": "Tesla V100-SXM2-32GB"},)), False),
         (host_training(6, rank=0, world_size=2, backend="gloo"), False),
         (training(6, rank=0, world_size=2, backend="nccl"), False),
     ],
-    ids=["nccl", "launches", "a machine that has a device", "gloo", "recorded"],
+    ids=["nccl", "launches", "operators of a GPU", "any build's", "a machine that has a device", "gloo", "recorded"],
 )
 def test_a_run_on_a_device_whose_events_are_not_there_is_told_from_one_on_the_host(trace, missing):
     facts = Facts([rank_of(trace)])

@@ -251,6 +251,12 @@ def test_a_step_that_launches_graphs_is_not_told_to_use_the_mode_that_makes_them
     assert "Capture the whole step" in fix(LaunchFacts(events=100, unlinked=0, in_graphs=80, graph_launches=2))
 
 
+def test_an_npu_is_not_told_to_launch_cuda_graphs():
+    known = facts({"over.dispatch": 0.3})
+    fix = finding("OV001", replace(known, ranks=(replace(known.rank, device="Ascend NPU"),))).fix
+    assert ("TASK_QUEUE_ENABLE=2" in fix.text, fix.code, fix.changes) == (True, "", ())
+
+
 def test_reads_that_divide_a_step_end_its_graphs_however_short():
     line = HotLine(("train.py(9): act",), 0.8, 0.7, 0.9, 40)
 

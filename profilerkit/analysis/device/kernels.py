@@ -9,6 +9,7 @@ import numpy as np
 from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.intervals import Spans, covered, innermost_owner
 from profilerkit.trace.columns import I8, I64, Bools, Category, TraceColumns, kept, names_of
+from profilerkit.trace.launches import issues_to_npu
 
 #: Share of the launched work that a damaged file may lack. Each kernel is a gap that looks like idle time: a trace of
 #: eight ranks' training without 4 % of them turned from bound by communication to bound by the host.
@@ -267,8 +268,9 @@ def device_rows(columns: TraceColumns) -> Bools:
 
 _LAUNCH = re.compile(r"^(?:cuda|hip|cu)(?:Ext)?(?:LaunchKernel|LaunchCooperative|GraphLaunch|ModuleLaunch)")
 _GRAPH_LAUNCH = re.compile(r"^(?:cuda|hip|cu)GraphLaunch")
-#: Operators that PyTorch has for a GPU alone (its native_functions.yaml); a CPU asks ``cudnn_is_acceptable`` too.
-_OF_A_GPU = re.compile(r"^aten::_?(?:cudnn|miopen|mps)_(?!is_)")
+#: Operators that PyTorch has for a GPU alone (its native_functions.yaml; a CPU asks ``cudnn_is_acceptable`` too), and
+#: torch_npu for an NPU.
+_OF_A_DEVICE = re.compile(r"^aten::_?(?:cudnn|miopen|mps)_(?!is_)|^npu::|^aclnn[A-Z]|^Hccl[A-Z]")
 
 
 def launch_facts(columns: TraceColumns, kinds: KernelNames, launches: I64, window: Spans) -> LaunchFacts:
@@ -297,15 +299,16 @@ def launching_rows(columns: TraceColumns) -> I64:
 
 
 def used_a_device(columns: TraceColumns) -> bool:
-    """Whether the host used a device: it launched work, ran operators that only a GPU has, or NCCL was its backend.
+    """Whether the host used a device: it issued work, ran operators that only a device has, or NCCL was its backend.
 
     The trace may hold nothing of what the device did.
     That the file lists a device says nothing: it lists those of the machine. (Of a file that is cut off the device's
     events may be missing without either sign: Kineto writes the host's first.)
     """
-    operators = named(columns, _OF_A_GPU, Category.CPU_OP)
+    operators = named(columns, _OF_A_DEVICE, Category.CPU_OP)
     launched = columns.dur_ns[launching_rows(columns)] > 0
-    return bool(launched.any() or operators.any()) or columns.meta.backend == "nccl"
+    issued = bool(launched.any() or operators.any() or issues_to_npu(columns).any())
+    return issued or columns.meta.backend == "nccl"
 
 
 def lacks_device_events(columns: TraceColumns) -> bool:

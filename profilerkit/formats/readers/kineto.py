@@ -24,6 +24,8 @@ _OWN_KEYS = (
     b'"distributedInfo"',
     b'"baseTimeNanoseconds"',
 )
+#: How torch_npu names the process of the host; Kineto takes the name of the program.
+_TORCH_NPU = "Python"
 #: Kineto's own frame around what it recorded, which may be nothing.
 _FRAME = "Trace"
 #: More kinds than this, or more of the text of one, say no more.
@@ -107,7 +109,9 @@ class _Pass:
         """Return what was not wanted but cannot be done without."""
         if not self._builder.n_spans:
             return Wanted.PYTHON if self._builder.skipped_frames else Wanted.NOTHING
-        return Wanted.FLOWS if self._builder.has_skipped_flows and self._builder.has_loose_work() else Wanted.NOTHING
+        of_npu = _TORCH_NPU in self._builder.names.processes.values()  # its links tell that a device was used
+        needed = self._builder.has_skipped_flows and (of_npu or self._builder.has_loose_work())
+        return Wanted.FLOWS if needed else Wanted.NOTHING
 
     def columns(self) -> TraceColumns:
         document, notes = self._document()

@@ -175,6 +175,9 @@ def _one_graph(facts: Facts, step: str) -> Fix:
     if facts.launches is not None and facts.launches.graph_launches:
         text = "Capture the whole step as one CUDA graph, the optimizer with capturable=True, or enlarge the batch."
         return Fix(text=text + first, code="with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):\n    train_step()")
+    if "NPU" in (facts.rank.device or ""):
+        text = "Set TASK_QUEUE_ENABLE=2, with which torch_npu issues work faster, or enlarge the batch."
+        return Fix(text=text + first)
     return Fix(
         text=f"Launch the step as one graph with torch.compile(mode='reduce-overhead'), or enlarge the batch.{first}",
         code='model = torch.compile(model, mode="reduce-overhead")',
