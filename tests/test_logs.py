@@ -419,6 +419,17 @@ def test_a_snapshot_of_a_failed_request_says_what_failed_who_holds_the_memory_an
     assert "activations 50 %, weights 25 %, optimizer 25 %" in logs_section(report).blocks[3].caption
 
 
+@pytest.mark.parametrize(
+    ("stack", "is_told"), [("backward", True), ("optimizer", True), ("block", False), ("batch", False), ("none", False)]
+)
+def test_a_batch_that_fits_is_told_only_where_all_activations_are_known_to_exist(tmp_path, stack, is_told):
+    document = out_of_memory()
+    document["device_traces"][0][-1]["frames"] = FRAMES[stack]
+    report = analyze(written(tmp_path / "mem.pickle", pickled(document)))
+    fixes = " ".join(found.fix.text for found in outcome(report, "ME010").findings)
+    assert ("of this one fits" in fixes) is is_told
+
+
 def test_a_failed_request_beside_idle_pieces_is_told_as_fragmentation_first(tmp_path):
     document = out_of_memory(loss=False, idle=1000 * MIB)
     report = analyze(written(tmp_path / "mem.pickle", pickled(document)))
@@ -451,11 +462,22 @@ def test_lows_that_rise_are_growth_and_those_that_do_not_are_none(tmp_path, leak
         assert "data.py:7 load: 1.17 GiB in 60 blocks" in outcome(report, "ME004").findings[0].why
 
 
-@pytest.mark.parametrize(("then", "is_told"), [("backward", True), ("again", True), ("none", True), ("block", False)])
-def test_rises_without_a_backward_pass_are_layers_not_steps(tmp_path, then, is_told):
-    report = analyze(written(tmp_path / "mem.pickle", pickled(cycles(60, leak=20 * MIB, then=then))))
-    assert (report.snapshots[0].growth is not None) is is_told
-    assert (outcome(report, "ME004").status == "fired") is is_told
+@pytest.mark.parametrize("then", ["backward", "again", "function", "compiled", "none", "batch"])
+def test_rises_with_a_backward_pass_or_a_batch_of_their_own_are_steps(tmp_path, then):
+    document = cycles(60, leak=20 * MIB, lines=("block", then, "block"))
+    report = analyze(written(tmp_path / "mem.pickle", pickled(document)))
+    assert report.snapshots[0].growth is not None
+    assert outcome(report, "ME004").status == "fired"
+
+
+@pytest.mark.parametrize("lines", [("block", "block", "block"), ("again", "backward", "again"), ("optimizer",) * 3])
+def test_rises_within_one_pass_are_layers_not_steps(tmp_path, lines):
+    document = cycles(60, leak=20 * MIB, lines=lines)
+    report = analyze(written(tmp_path / "mem.pickle", pickled(document)))
+    assert (report.snapshots[0].growth, report.snapshots[0].rises) == (None, 60)
+    found = outcome(report, "ME004")
+    assert found.status == "missing_data"
+    assert found.reason.startswith("the rises and falls of the memory look like layers of one pass")
 
 
 def test_a_single_rise_is_no_growth(tmp_path):

@@ -2,6 +2,7 @@
 
 import ast
 import gzip
+import os
 import re
 import sys
 from importlib import invalidate_caches
@@ -90,6 +91,13 @@ def test_an_egg_is_asked_what_it_adds(tmp_path, monkeypatch):
     (info / "entry_points.txt").write_text("[profilerkit.made_up]\nnpz = fast_io\n")
     assert not entry_points("profilerkit.made_up")
     monkeypatch.syspath_prepend(str(info.parent))
+    assert [entry.name for entry in entry_points("profilerkit.made_up")] == ["npz"]
+
+
+def test_a_package_installed_after_the_first_look_is_found(installed, tmp_path):
+    os.utime(tmp_path / "site", (1, 1))  # what is installed within a tick of its clock does not change a directory
+    assert not entry_points("profilerkit.made_up")
+    installed("[profilerkit.made_up]\nnpz = fast_io\n")
     assert [entry.name for entry in entry_points("profilerkit.made_up")] == ["npz"]
 
 

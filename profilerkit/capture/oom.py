@@ -245,9 +245,19 @@ def dossier(error: Exception, *, steps: int, loader: Loader | None) -> OutOfMemo
 
 def _is_after_forward(error: Exception) -> bool:
     """Return whether all activations were there: nothing tells what the rest of a forward pass would have taken."""
-    asking = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
-    # Checkpointing makes activations within the backward pass.
-    return not asking.isdisjoint(_AFTER_FORWARD) and "torch.utils.checkpoint" not in asking
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    names = [str(frame.f_globals.get("__name__")) for frame in frames]
+    if "torch.utils.checkpoint" in names:
+        return False  # makes activations within the backward pass
+    is_foreign = False
+    for name, frame in zip(reversed(names), reversed(frames), strict=True):
+        if name in _AFTER_FORWARD:
+            # Gradients are asked for within a forward pass too; an optimizer calls a closure that holds both passes.
+            return frame.f_code.co_name != "grad" and not (is_foreign and name == "torch.optim.optimizer")
+        if name == "torch.nn.modules.module":
+            return False
+        is_foreign = is_foreign or name.partition(".")[0] != "torch"
+    return False
 
 
 def _kinds(live: LiveMemory, room: _Room) -> tuple[LiveBytes, ...]:

@@ -15,7 +15,7 @@ from profilerkit.model import revise
 from profilerkit.model.diff import Range
 from profilerkit.model.finding import SettingChange
 from profilerkit.model.trial import Attempt, Numbers, Outcome, Trial
-from profilerkit.units import format_count, format_ns
+from profilerkit.units import format_ns
 
 #: Runs of each side before anything is said, and after which no more is asked (choices): two tell whether losses are
 #: the same from run to run.
@@ -90,8 +90,8 @@ class Search:
             self._join()
             return
         least_s = self.longest_s * (1 + FEWEST_RUNS * (1 + len(self._singles)))
-        enough = format_count(math.ceil(max(least_s, 2 * (self._ends_s - self._began_s))))
-        self.notes.append(f"Time ran out before everything was measured: try it with a budget of {enough} s.")
+        enough_s = math.ceil(max(least_s, 2 * (self._ends_s - self._began_s)))
+        self.notes.append(f"Time ran out before everything was measured: use `profilerkit try --budget {enough_s}`.")
 
     def _in_turns(self, candidates: Sequence[Candidate]) -> None:
         """Run baseline and candidates in turns until each is settled."""

@@ -84,7 +84,7 @@ def entry_points(group: str) -> "tuple[EntryPoint, ...]":
 
     To import ``importlib.metadata`` and to search it takes 15 ms: that is left out where no package names the group.
     """
-    named = _named(tuple(sys.path))
+    named = _named(tuple((place, _changed(Path(place))) for place in sys.path))
     if named is not None and group.encode() not in named:
         return ()
     from importlib.metadata import entry_points as found
@@ -92,10 +92,18 @@ def entry_points(group: str) -> "tuple[EntryPoint, ...]":
     return tuple(found(group=group))
 
 
+def _changed(place: Path) -> int:
+    """When something was installed or removed there last."""
+    try:
+        return place.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 @lru_cache(1)
-def _named(places: tuple[str, ...]) -> bytes | None:
-    """Text of all entry points in these places; ``None`` with an archive or an egg, which may hold any."""
-    paths = [Path(place) for place in places]
+def _named(places: tuple[tuple[str, int], ...]) -> bytes | None:
+    """Text of all entry points in these places, as of then; ``None`` with an archive or an egg, which may hold any."""
+    paths = [Path(place) for place, _ in places]
     if any(path.suffix == ".egg" or path.is_file() for path in paths):
         return None
     texts = [b""]

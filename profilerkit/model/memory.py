@@ -240,6 +240,8 @@ class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
         kinds: what ``live`` is, with all lines of each kind together, largest first; ``unseen`` has no line.
         loss: of what was live, what the loss over the classes or the logits before it asked for, by its largest line.
         largest_free_bytes: the largest free block when the snapshot was taken; a larger request needs new memory.
+        rises: rises and falls of what was in use, in the history; where ``growth`` is ``None`` though there are eight,
+            they look like layers of one pass.
         retaken: pieces of memory that were taken from the device after some had been given back to it, in the history.
     """
 
@@ -261,6 +263,7 @@ class MemorySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     loss: LiveAtPeak | None = None
     largest_free_bytes: int | None = None
     growth: MemoryGrowth | None = None
+    rises: int | None = None
     retaken: int | None = None
 
     def held(self, *kinds: LiveKind) -> int:

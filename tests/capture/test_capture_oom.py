@@ -238,9 +238,9 @@ def test_torchs_own_lines_tell_whether_the_forward_pass_was_over():
     torch = pytest.importorskip("torch")
     from torch.utils.checkpoint import checkpoint
 
-    def fail(*_):
-        raise MemoryError
-
+    own = {"__name__": "torch"}  # what the optimizer asks for itself
+    exec("def fail(*_):\n    raise MemoryError", own)
+    fail = own["fail"]
     layer = torch.nn.Linear(2, 2)
     loss = layer(torch.ones(1, 2)).sum()
     layer.weight.register_hook(fail)
@@ -250,8 +250,26 @@ def test_torchs_own_lines_tell_whether_the_forward_pass_was_over():
     again = torch.nn.Linear(2, 2)
     recomputed = checkpoint(again, torch.ones(1, 2), use_reentrant=False).sum()
     again.register_forward_pre_hook(fail)
-    calls = {lambda: layer(torch.ones(1, 2)): False, loss.backward: True, optimizer.step: True}
-    for call, is_over in {**calls, recomputed.backward: False}.items():
+
+    class Force(torch.nn.Module):
+        def forward(self, _):
+            return torch.autograd.grad(loss, layer.weight)
+
+    def forward():
+        layer(torch.ones(1, 2))
+
+    def function():
+        fail()
+
+    def backward():
+        loss.backward(retain_graph=True)
+
+    # An optimizer runs both passes where it is given a closure.
+    closed = torch.optim.LBFGS(layer.parameters()).step
+    calls = {forward: False, backward: True, optimizer.step: True, recomputed.backward: False}
+    calls |= {lambda: closed(forward): False, lambda: closed(function): False, lambda: closed(backward): True}
+    calls[lambda: Force()(None)] = False
+    for call, is_over in calls.items():
         with pytest.raises(MemoryError) as raised:
             call()
         assert oom._is_after_forward(raised.value) is is_over

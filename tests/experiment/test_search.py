@@ -245,7 +245,7 @@ def test_no_run_begins_that_would_end_after_the_budget_if_it_took_as_long_as_the
     trying.search = Search(program, budget_s=60, say=lambda _: None, clock=program.clock)  # type: ignore[arg-type]
     trying.rest(trying.first())
     assert program.started == ["first"]
-    assert any("a budget of 250 s" in note for note in trying.search.notes)
+    assert any("`profilerkit try --budget 250`" in note for note in trying.search.notes)
 
 
 def test_a_run_beside_other_work_is_made_again() -> None:

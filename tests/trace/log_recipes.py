@@ -39,6 +39,12 @@ STACKS = {
     "loss": [frame(_FUNCTIONAL, "cross_entropy", 3104), frame("/data/job/model.py", "forward", 88), _STEP],
     "backward": [frame("??", "torch::autograd::Engine::evaluate_function(std::shared_ptr)"), node("MmBackward0")],
     "again": [frame("/data/job/model.py", "forward", 21), node("CheckpointBackward0")],
+    "function": [frame("/data/job/model.py", "backward", 40)],
+    "compiled": [
+        frame("/tmp/torchinductor_me/ab/cab.py", "call", 90),
+        frame("/opt/torch/_functorch/_aot_autograd/runtime_wrappers.py", "backward", 2000),
+    ],
+    "batch": [frame("/data/job/evaluate.py", "evaluate", 12)],
     "none": [],
 }
 FRAMES |= STACKS
@@ -57,19 +63,20 @@ def out_of_memory(*, loss=True, layers=4, free=64 * MIB, idle=0, optimizer=2, as
     return snapshot([segment(1, *blocks, *empty)], events)
 
 
-def cycles(count=12, *, leak=0, size=200 * MIB, then="backward"):
-    """So many rises to ``size`` and back, each of which leaves ``leak`` bytes; ``then`` asks for the last bytes."""
+def cycles(count=12, *, leak=0, size=200 * MIB, lines=("block", "backward", "load")):
+    """Rises to ``size`` and back, each of which leaves ``leak`` bytes. ``lines`` ask for most, rest, leak."""
+    first, then, leaks = lines
     events = []
     for number in range(count):
-        events.append(event("alloc", number, size - MIB, frames="block"))
+        events.append(event("alloc", number, size - MIB, frames=first))
         events.append(event("alloc", 20_000 + number, MIB, frames=then))
         if leak:
-            events.append(event("alloc", 10_000 + number, leak, frames="load"))
+            events.append(event("alloc", 10_000 + number, leak, frames=leaks))
         events.append(event("free_completed", number, size - MIB))
         events.append(event("free_completed", 20_000 + number, MIB))
-    events.append(event("alloc", count, size, frames="block"))
-    kept = [block(10_000 + number, leak, frames="load") for number in range(count)] if leak else []
-    return snapshot([segment(1, block(count, size, frames="block"), *kept)], events)
+    events.append(event("alloc", count, size, frames=first))
+    kept = [block(10_000 + number, leak, frames=leaks) for number in range(count)] if leak else []
+    return snapshot([segment(1, block(count, size, frames=first), *kept)], events)
 
 
 SAMPLES = """\

@@ -17,8 +17,7 @@ from profilerkit.trace.logs import BACKWARD, AllocatorEvent, Block, DeviceHistor
 
 #: A fall of this part of the deepest one ends a rise: freed temporaries within a forward pass are smaller (a choice).
 DEEP_FALL = 0.5
-_MOST_RISES = 0.5  #: rises are steps where more of them than this hold both passes (a choice: most)
-_IN_BACKWARD = re.compile(BACKWARD).match
+_MOST_RISES = 0.5  #: rises are steps where more of them than this are whole ones (a choice: most)
 
 
 def valleys(level: I64) -> I64:
@@ -177,21 +176,31 @@ def _with_history(known: MemorySnapshot, events: Sequence[AllocatorEvent], used:
         length_ns=int(times.max() - times.min()) if len(times) else None,
         failed=failed,
         growth=growth,
+        rises=len(low),
         retaken=sum(taken[taken.index(False) :]) if False in taken else 0,
     )
 
 
 def _are_steps(events: Sequence[AllocatorEvent], rows: I64) -> bool:
-    """Return whether most rises between ``rows`` hold requests of Python code and of a backward pass beside it.
+    """Return whether most rises between ``rows`` hold a backward pass and what is none, or a forward pass and neither.
 
-    Layers of one pass rise and fall too. The threads of autograd have no Python stack, and of no stacks none is known.
+    Layers of one pass rise and fall too, and ask within it alone: in a loop without a backward pass, the loop asks
+    too, for its batch. The threads of autograd have no Python stack, and of no stacks none is known.
     """
-    asked = np.array([event.action == "alloc" for event in events], np.bool_)
-    forward = np.array([bool(of.frames) and not any(map(_IN_BACKWARD, of.frames)) for of in events], np.bool_) & asked
-    if not forward.any():
+    if not any(event.frames for event in events):
         return True
-    each = np.diff(np.cumsum([forward, asked & ~forward], axis=1)[:, rows], axis=1)
-    return bool((each > 0).all(axis=0).mean() > _MOST_RISES)
+    kind_by_stack = {frames: _pass_of(frames) for frames in {event.frames for event in events}}
+    kinds = np.array([kind_by_stack[event.frames] if event.action == "alloc" else "" for event in events])
+    is_known = ~np.isin(kinds, ("", "gradients"))
+    asked = np.cumsum([is_known, kinds == "gradients", kinds == "activations", kinds == "other"], axis=1)
+    known, backward, forward, beside = np.diff(asked[:, rows], axis=1) > 0
+    return bool(((known & backward) | (forward & beside)).mean() > _MOST_RISES)
+
+
+def _pass_of(frames: Sequence[str]) -> LiveKind:
+    """``gradients`` for all within the backward pass, activations that it makes again included; else the kind."""
+    is_backward = not frames or any(kind_of((frame,), frozenset()) == "gradients" for frame in frames)
+    return "gradients" if is_backward else kind_of(frames, frozenset())
 
 
 def _failed(events: Sequence[AllocatorEvent], in_use: I64, reserved: I64) -> tuple[FailedRequest, ...]:

@@ -1,5 +1,6 @@
 """ME004: memory in use grows from step to step."""
 
+from profilerkit.analysis.memory.allocator import FEWEST_POINTS
 from profilerkit.analysis.memory.history import file_and_line
 from profilerkit.analysis.memory.use import CopiedPages
 from profilerkit.model import revise
@@ -70,6 +71,8 @@ class GrowingMemory(Rule, frozen=True):
         if found:
             return Fired(found)
         if not growth and facts.logs is not None and facts.logs.alone:
+            if any((one.rises or 0) >= FEWEST_POINTS for one in facts.logs.own):
+                return MissingData("the rises and falls of the memory look like layers of one pass", _SNAPSHOT)
             return MissingData("no history of eight rises and falls of the memory was given", _SNAPSHOT)
         if not growth:
             return MissingData("memory was not recorded over enough steps", record_longer(facts, "20 s"))

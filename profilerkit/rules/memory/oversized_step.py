@@ -164,7 +164,7 @@ def _fitting(one: MemorySnapshot, failed: FailedRequest) -> float | None:
     """
     room, shrinks = failed.room_bytes, one.held("activations")
     peak = one.peak_bytes
-    if kind_of(failed.frames, frozenset()) == "activations" and not failed.is_of_loss:
+    if kind_of(failed.frames, frozenset()) not in ("gradients", "optimizer state") and not failed.is_of_loss:
         return None  # nothing tells what the rest of the forward pass would have taken
     # What was in use at another moment says nothing of this one.
     if room is None or not peak or not shrinks or (failed.in_use_bytes or 0) < 0.9 * peak:
