@@ -163,9 +163,10 @@ def _markers(columns: TraceColumns, whole: tuple[int, int] | None, launches: I64
     rows, index = rows[np.sort(first)], number[np.sort(first)]
     start, own_end = columns.ts_ns[rows], columns.end_ns[rows]
     end = np.r_[start[1:], _last_end(columns, launches, start, int(own_end[-1]))]
-    # A profiler that is stepped as it stops leaves one empty mark behind all work.
-    work = columns.ts_ns[columns.is_a(*_WORK)]
-    if len(work) and not covered(positive(start, end), work).any():
+    # A profiler that is stepped as it stops leaves one empty mark behind all work, shorter than that.
+    work = columns.is_a(*_WORK)
+    is_empty = not covered(positive(start, end), columns.ts_ns[work]).any()
+    if is_empty and int((end - start).sum()) < int(columns.dur_ns[work].sum()):
         return None
     marks = columns.meta.step_marks or StepMarks("ProfilerStep")
     keep = (index >= whole[0]) & (index <= whole[1]) if whole else np.ones(len(index), dtype=bool)
