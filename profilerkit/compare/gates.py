@@ -15,7 +15,7 @@ from profilerkit.errors import UsageError
 from profilerkit.model.diff import Diff, Gate, GateStatus, StepChange
 from profilerkit.model.finding import Severity, in_order
 from profilerkit.model.report import Report
-from profilerkit.model.step import PARTS, QUEUE, Family, taken_share
+from profilerkit.model.step import PARTS, QUEUE, Family, own_ratio, taken_share
 from profilerkit.units import format_bytes, format_change, format_ns, format_ratio
 
 Unit = Literal["ns", "bytes", "ratio", "per_s"]
@@ -50,17 +50,13 @@ class Metric(msgspec.Struct, frozen=True):
         return {"ns": format_ns, "bytes": format_bytes, "ratio": format_ratio}[self.unit](value)
 
 
-def _own(report: Report) -> float:
-    """Share of the step that is the program's own, as in headlines: other programs held the processors in the rest."""
-    return 1.0 - taken_share(report.breakdown)
-
-
 def _share_of(name: str) -> Callable[[Report], float | None]:
     def read(report: Report) -> float | None:
         share = share_of(report, name)
         if share is None or name == QUEUE:
             return share
-        return (share - (1.0 - _own(report) if name == "other" else 0.0)) / max(_own(report), 1e-9)
+        taken = taken_share(report.breakdown) if name == "other" else 0.0
+        return (share - taken) / max(own_ratio(report.breakdown), 1e-9)
 
     return read
 
@@ -69,7 +65,7 @@ def _step(name: str) -> Callable[[Report], float | None]:
     # Of a quantile as of the mean: how much others took of single steps is not kept in a report.
     def read(report: Report) -> float | None:
         time = getattr(report.step_times, name, None)
-        return None if time is None else time * _own(report)
+        return None if time is None else time * own_ratio(report.breakdown)
 
     return read
 

@@ -7,7 +7,7 @@ from profilerkit.model import revise
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Source, in_order
 from profilerkit.model.ledger import Cost, FixValue, Ledger, LostTime
 from profilerkit.model.report import Report
-from profilerkit.model.step import NAMED_PAUSES, Part, taken_share
+from profilerkit.model.step import NAMED_PAUSES, Part, own_ratio
 
 #: Steps for which hours are told where the run itself was not recorded (a choice: a round number).
 STEPS_TOLD = 1_000
@@ -53,7 +53,7 @@ def cost_of(report: Report, price: float | None) -> Cost | None:
         hours=hours,
         price=price,
         lost=tuple(revise(row, share=row.hours / hours, cost=_priced(row.hours, price)) for row in lost if row.hours),
-        fixes=_fixes(report, step_hours * (1.0 - taken_share(report.breakdown)), price),
+        fixes=_fixes(report, step_hours * own_ratio(report.breakdown), price),
     )
 
 

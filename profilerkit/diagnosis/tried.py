@@ -80,7 +80,7 @@ def _sentence(attempt: Attempt, predicted: Saving | None) -> str:
     low, share, high = attempt.saving.low, attempt.saving.expected, attempt.saving.high
     if attempt.outcome == "no_change":
         found = f"no clear change ({format_ratio(-low)} longer to {format_ratio(high)} shorter)"
-        found = "no clear change, in too few runs" if attempt.is_open else found
+        found = "no clear change, in too few runs" if attempt.has_too_few_runs else found
     elif attempt.outcome == "slower":
         found = f"a step {format_ratio(-share)} longer ({format_ratio_range(-high, -low)})"
     else:

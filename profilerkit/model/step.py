@@ -125,6 +125,11 @@ def taken_share(parts: Sequence[Part]) -> float:
     return sum(part.share for part in parts if part.part == QUEUE)
 
 
+def own_ratio(parts: Sequence[Part]) -> float:
+    """The rest of the step: what verdicts, savings and budgets are about."""
+    return 1.0 - taken_share(parts)
+
+
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Steady step time, ns. ``p10``, ``p90`` and ``cv_ratio`` are ``None`` for a single step.
 

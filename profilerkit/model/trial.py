@@ -55,7 +55,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(change.text for change in self.changes)
 
     @property
-    def is_open(self) -> bool:
+    def has_too_few_runs(self) -> bool:
         """Whether so few runs were made that twice the step is not excluded (a choice): the interval says nothing."""
         return self.saving is not None and self.saving.low < -1.0
 

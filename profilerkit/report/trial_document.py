@@ -149,7 +149,7 @@ def measured_words(one: Attempt) -> str:
         return f"−{format_ratio(saving.expected)} ({_ends(saving.low, saving.high)})"
     if one.outcome == "slower":
         return f"{format_ratio(-saving.expected)} slower ({_ends(-saving.high, -saving.low)})"
-    if one.is_open:
+    if one.has_too_few_runs:
         return "no clear change (too few runs)"
     return f"no clear change ({format_change(-saving.high)} to {format_change(-saving.low)})"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, Saving, Severity, Source, Status, Throughput
 from profilerkit.model.memory import LiveKind
 from profilerkit.model.report import Report
-from profilerkit.model.step import PARTS, QUEUE, WHOLE_TRACE, Family, Part, taken_share
+from profilerkit.model.step import PARTS, QUEUE, WHOLE_TRACE, Family, Part, own_ratio
 from profilerkit.report.blocks import Bar, Cell, Name, Segment, Tone, Value
 from profilerkit.report.inert import NAME_LIMIT, inert
 from profilerkit.units import format_count, format_gain, format_long_ns, format_ratio, format_value
@@ -186,7 +186,7 @@ def step_ns(report: Report) -> int | None:
 
     What the step waited for processors that other programs held is left out: no fix of the program takes it off.
     """
-    return round(report.steps.time_ns.mean * (1.0 - taken_share(report.breakdown))) if report.steps.time_ns else None
+    return round(report.steps.time_ns.mean * own_ratio(report.breakdown)) if report.steps.time_ns else None
 
 
 def saving_range(saving: Saving) -> str:
@@ -255,7 +255,7 @@ def families_of(parts: Sequence[Part]) -> dict[Family, list[Part]]:
 
 def own_share(part: Part, parts: Sequence[Part]) -> float | None:
     """Share of the step that verdict and savings are about; ``None`` for the time that other programs took of it."""
-    return None if part.part == QUEUE else part.share / max(1.0 - taken_share(parts), part.share, 1e-9)
+    return None if part.part == QUEUE else part.share / max(own_ratio(parts), part.share, 1e-9)
 
 
 def bar_of(parts: Sequence[Part], label: str = "Shares of the step", caption: str = "") -> Bar:

@@ -33,9 +33,13 @@ class Block(nn.Module):
         """Attend and think, each added to ``x`` of shape ``(rows, length, width)``."""
         rows, length, width = x.shape
         heads = self.qkv(self.before(x)).view(rows, length, 3, width // 64, 64).permute(2, 0, 3, 1, 4)
-        attended = functional.scaled_dot_product_attention(*heads.unbind(), is_causal=True)
+        attended = self.attend(*heads.unbind())
         x = x + self.out(attended.transpose(1, 2).reshape(rows, length, width))
         return x + self.mlp(self.between(x))
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Causal attention of heads of 64, each of shape ``(rows, heads, length, 64)``."""
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class GPT(nn.Module):
@@ -190,33 +194,19 @@ def images_amp(_steps: int, fixed: bool) -> Iterator:
         yield
 
 
-class Scores(nn.Module):
+class Scores(Block):
     """A layer whose attention writes out each score."""
 
-    def __init__(self, fused: bool, width: int = 768) -> None:
-        super().__init__()
-        self.fused, self.before = fused, nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Attend and think, each added to ``x`` of shape ``(rows, length, width)``."""
-        rows, length, width = x.shape
-        q, k, v = self.qkv(self.before(x)).view(rows, length, 3, width // 64, 64).permute(2, 0, 3, 1, 4)
-        if self.fused:
-            attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:
-            later = torch.ones(length, length, device=x.device, dtype=torch.bool).triu(1)
-            attended = (q @ k.transpose(-1, -2) / 8).masked_fill(later, float("-inf")).softmax(-1) @ v
-        x = x + self.out(attended.transpose(1, 2).reshape(rows, length, width))
-        return x + self.mlp(x)
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """The same by separate operators."""
+        later = torch.ones(q.shape[-2], q.shape[-2], device=q.device, dtype=torch.bool).triu(1)
+        return (q @ k.transpose(-1, -2) / 8).masked_fill(later, float("-inf")).softmax(-1) @ v
 
 
 def scores(_steps: int, fixed: bool) -> Iterator:
     """Attention of 2,048 tokens by separate operators; the fix is one fused call."""
-    model = nn.Sequential(*(Scores(fixed) for _ in range(6))).cuda()
+    layer = Block if fixed else Scores
+    model = nn.Sequential(*(layer(768) for _ in range(6))).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     for number in count():
         x = torch.randn(8, 2048, 768, device="cuda")

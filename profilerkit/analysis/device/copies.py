@@ -167,9 +167,14 @@ def hold_the_host(columns: TraceColumns, launches: I64, rows: I64) -> Bools:
 
 def are_pageable(columns: TraceColumns, rows: I64) -> Bools:
     """``(n,)`` which of the copies ``rows`` are from or to pageable memory of the host, by their names."""
+    return are_of_memory(columns, rows, "pageable")
+
+
+def are_of_memory(columns: TraceColumns, rows: I64, kind: str) -> Bools:
+    """The same of any kind of memory, by the word that names say."""
     names, place = np.unique(columns.name[rows], return_inverse=True)
-    pageable = np.array(["pageable" in columns.strings[name].lower() for name in names.tolist()], dtype=np.bool_)
-    found: Bools = pageable[place.ravel()]
+    told = np.array([kind in columns.strings[name].lower() for name in names.tolist()], dtype=np.bool_)
+    found: Bools = told[place.ravel()]
     return found
 
 

@@ -254,19 +254,19 @@ def sync_facts(view: TraceView) -> SyncFacts:
         culprits=tuple((columns.strings[labels[i]], int(times[i])) for i in order),
         awaited_ratio=awaited.total_ns / max(copying.total_ns, 1),
         idle_after_ns=_idle_after(np.sort(columns.end_ns[rows]), idle) / count,
-        reads_per_step=np.count_nonzero(judged[_reads(columns, launches, names.sync_call)]) / count,
+        reads_per_step=np.count_nonzero(judged[_reads(columns, launches, copies, names.sync_call)]) / count,
     )
 
 
-def _reads(columns: TraceColumns, launches: I64, sync_call: Bools) -> I64:
+def _reads(columns: TraceColumns, launches: I64, awaited: I64, sync_call: Bools) -> I64:
     """Calls that copy to the host and that it waits for: in the call, or in its next one, as ``item()`` does."""
-    copies = np.flatnonzero(columns.is_a(Category.MEMCPY) & (launches >= 0))
+    launched = np.flatnonzero(columns.is_a(Category.MEMCPY) & (launches >= 0))
     copying = np.zeros(len(columns), dtype=np.bool_)
-    copying[launches[copies[directions(columns, copies) == TO_HOST]]] = True
+    copying[launches[launched[directions(columns, launched) == TO_HOST]]] = True
     calls = np.flatnonzero(columns.category == Category.RUNTIME)
     calls = calls[np.lexsort((columns.ts_ns[calls], columns.thread[calls]))]
     waits = sync_call[columns.name[calls[1:]]] & (columns.thread[calls[1:]] == columns.thread[calls[:-1]])
-    return np.union1d(calls[:-1][copying[calls[:-1]] & waits], launches[awaited_copies(columns, launches)])
+    return np.union1d(calls[:-1][copying[calls[:-1]] & waits], launches[awaited])
 
 
 def _idle_after(returned: I64, idle: Spans) -> int:

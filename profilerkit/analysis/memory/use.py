@@ -8,7 +8,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.device.copies import TO_DEVICE, TO_HOST, are_pageable, directions
+from profilerkit.analysis.device.copies import TO_DEVICE, TO_HOST, are_of_memory, are_pageable, directions
 from profilerkit.analysis.device.kernels import named
 from profilerkit.analysis.enclosing import ThreadLine
 from profilerkit.analysis.intervals import EMPTY, Spans, covered, index_at, intersect, subtract, union
@@ -289,8 +289,7 @@ def offloaded(columns: TraceColumns, rows: I64, count: int) -> Offload | None:
         return None
     direction, size = directions(columns, rows), np.maximum(columns.bytes[rows], 0)
     pageable, total = are_pageable(columns, rows), int(size.sum())
-    pinned = np.array(["pinned" in text.lower() for text in columns.strings])[columns.name[rows]]
-    time = np.where(pinned, columns.dur_ns[rows], 0)
+    time = np.where(are_of_memory(columns, rows, "pinned"), columns.dur_ns[rows], 0)
     return Offload(
         to_device_bytes=int(size[direction == TO_DEVICE].sum()) / count,
         to_host_bytes=int(size[direction == TO_HOST].sum()) / count,
