@@ -229,6 +229,21 @@ def test_pressure_on_the_processors_hides_more_where_steps_wait_for_workers():
     assert compare(alone, alone).step.visible_ratio == pytest.approx(calm)
 
 
+def test_operators_threads_that_wait_for_others_hide_what_that_may_have_caused():
+    cores = {"cpu": 1.0, "process_cores": 0.6, "thread_queue": 0.5}
+    slow = times_of(2.0 * STEP_MS, seed=1)
+
+    def diff(pool, **samples):
+        calm = report_of(queued=0.5, samples=host_samples(**cores, pool_queue=0.0))
+        return compare(calm, report_of(slow, queued=0.5, samples=host_samples(**{**cores, **samples}, pool_queue=pool)))
+
+    assert diff(0.0).verdict == diff(0.6, worker_cores=1.4).verdict == "slower"
+    hidden = diff(0.6)
+    assert hidden.verdict == "no real change"
+    assert any("Threads of operators waited for a processor, too: 0 % before and 60 % after" in n for n in hidden.notes)
+    assert not any(row.is_real for row in hidden.parts)
+
+
 def test_more_recordings_show_smaller_changes():
     def side(scale, seeds):
         return [report_of(times_of(scale * STEP_MS, seed=seed)) for seed in seeds]

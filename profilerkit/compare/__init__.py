@@ -65,7 +65,7 @@ def compare(
         differences=differences(before, after),
         memory=memory,
         parts=parts,
-        kernels=kernel_changes(before, after),
+        kernels=kernel_changes(before, after, step),
         findings=findings,
         fixes=applied_fixes(before, after, findings, parts, step),
         notes=() if only_memory else tuple(notes(before, after, sides, step, spans)),

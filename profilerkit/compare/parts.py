@@ -144,8 +144,10 @@ def _paired(*sides: Iterable[tuple[str | None, int]]) -> tuple[HolderChange, ...
 _KEPT = 20  #: changes that a comparison keeps (a choice)
 
 
-def kernel_changes(before: Report, after: Report) -> tuple[KernelChange, ...]:
+def kernel_changes(before: Report, after: Report, step: StepChange | None) -> tuple[KernelChange, ...]:
     """Return kernels and operators, the largest change first; empty unless both sides list them of the same device.
+
+    Operators on a CPU wait for their processor as the step does, kernels on a device do not.
 
     A report lists only its ``MOST_KERNELS`` largest kernels. The time of any other is not known, but at most the
     smallest that is listed: its change is judged by that.
@@ -155,6 +157,7 @@ def kernel_changes(before: Report, after: Report) -> tuple[KernelChange, ...]:
         return ()
     unlisted = _unlisted_ns(before), _unlisted_ns(after)
     least_ns = SMALLEST_RATIO * before.step_times.mean if before.step_times else 0.0
+    visible = max(VISIBLE_RATIO, step.visible_ratio) if step and before.trust.mode == "cpu" else VISIBLE_RATIO
     listed = [_times(side) for side in sides]
     found = []
     for of, name in dict.fromkeys((*listed[0], *listed[1])):
@@ -164,7 +167,7 @@ def kernel_changes(before: Report, after: Report) -> tuple[KernelChange, ...]:
         times = [sum(own.values()) if own else None for own in launched]
         first, second = (bound if own is None else own for own, bound in zip(times, unlisted, strict=True))
         moved_ns = abs(second - first)
-        is_real = moved_ns >= least_ns and moved_ns > doubt(first, second, VISIBLE_RATIO)
+        is_real = moved_ns >= least_ns and moved_ns > doubt(first, second, visible)
         known = [0.0 if own is None and not bound else own for own, bound in zip(times, unlisted, strict=True)]
         row = KernelChange(name=name, of=of, before_ns=known[0], after_ns=known[1], is_real=is_real)
         found.append((-moved_ns, of, name, row))

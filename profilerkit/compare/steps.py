@@ -12,6 +12,8 @@ What is assumed:
   but for what the run's own threads, workers and ranks took. Other programs also leave caches cold, which makes
   computing slower and sleeping not: ``SLOWDOWN`` takes out an estimate of that, too, and what both leave wrong widens
   the interval.
+* Operators share their work with a pool of threads. The training thread spins while one of these waits for a processor
+  and is in no queue itself: how much of that wait the step held is not known, and widens the interval.
 * A step on a device is only as much longer as the device had to wait for the thread, which is not known: there nothing
   is taken out, and a difference in waiting widens the interval instead. So does pressure on the processors (PSI) where
   steps wait for the loader's workers. Nor is anything taken out where the waiting may be for ranks of the same job
@@ -197,8 +199,8 @@ class Timed(msgspec.Struct, frozen=True):
     #: that sleeps, or has a processor of its own.
     contended_ratio: float = 0.0
     is_taken_out: bool = False  #: whether ``own`` is without it
-    #: Standard deviation between runs that comes of workers, or of ranks whose use is not known, which had to share the
-    #: processors.
+    #: Standard deviation between runs that comes of workers, of operators' threads, or of ranks whose use is not known,
+    #: which had to share the processors.
     sharing_ratio: float = 0.0
 
     @property
@@ -234,6 +236,7 @@ def timed_steps(report: Report) -> Timed | None:
     queued_ratio = 1 - own.centre_ns * steps * len(told) / told_ns
     if is_on_device(report):
         return Timed(timed, typical, timed, queued_ratio, sharing_ratio=feeding)
+    feeding = math.hypot(feeding, _pool_ratio(report, blamed))
     contended = _contended_ratio(report, timed.centre_ns, own.centre_ns, queued_ratio)
     if foreign is None:
         doubt = math.hypot(feeding, CONTENTION_ERROR * contended)
@@ -280,6 +283,15 @@ def _feeding_ratio(report: Report) -> float:
         return 0.0
     waiting = sum(part.share for part in report.breakdown if part.family == "input")
     return FEEDING_ERROR * pressure * waiting
+
+
+def _pool_ratio(report: Report, blamed: float) -> float:
+    """Standard deviation that comes of the operators' threads: none to all of what they queued was in the step.
+
+    It is of the step's logarithm. A pool that always queued would hold it for ever: ``LEAST_OWN_RATIO`` is left.
+    """
+    queued = blamed * (sampled_mean(report, "host.pool_queue") or 0.0)
+    return -UNTOLD_QUEUE_ERROR * math.log(max(1.0 - queued, LEAST_OWN_RATIO))
 
 
 def step_change(before: Sequence[Timed], after: Sequence[Timed]) -> StepChange:

@@ -395,6 +395,8 @@ def _moved_most(parts: tuple[PartChange, ...]) -> str:
         return "part by part"
     if not moved[most]:
         return "every family takes as long as before"
+    if not any(part.is_real for part in parts):
+        return "nothing by more than noise"
     return f"{FAMILY_LABELS[most]} takes {format_ns(abs(moved[most]))} {'more' if moved[most] > 0 else 'less'} per step"
 
 

@@ -73,6 +73,7 @@ def line_evidence(facts: Facts, label: str, line: HotLine | None) -> tuple[Evide
 #: Where the share comes from.
 ORIGIN = "run queue of the training thread"
 SIGNAL = "host.thread_queue"
+POOL = "host.pool_queue"  #: the same of the threads that operators share their work with
 #: Judged steps of that long, in seconds, have samples of their own (a choice: a sample is taken every second).
 _ENOUGH_S = 5
 

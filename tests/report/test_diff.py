@@ -57,6 +57,12 @@ def faster():
     return compare(before, after, ["step_time:+5%", "findings:high", "busy:-5pt"])
 
 
+def test_movements_within_noise_have_no_headline_of_their_own():
+    sides = [report_of(parts={"input.prep": share, "compute.math": 1.0 - share}) for share in (0.40, 0.41)]
+    assert "What moved · nothing by more than noise" in terminal.render(compare(*sides))
+    assert "What moved · Input takes" in terminal.render(faster())
+
+
 def incomparable():
     return compare(report_of(), report_of(world_size=2), ["step_time:+5%"])
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from profilerkit.cli import run
-from profilerkit.model.finding import CodeLine, SettingChange
+from profilerkit.model.finding import CodeLine, Evidence, Finding, Outcome, SettingChange
 from profilerkit.model.memory import LiveBytes, OutOfMemory
 from profilerkit.model.step import QUEUE
 from profilerkit.model.verdict import RECORD, RECORD_MORE
@@ -176,6 +176,17 @@ def test_no_output_gives_the_part_of_the_step_a_second_share(output):
     assert "63 %" not in text
     assert "Other programs 16.0 ms" in text
     assert "Times above exclude it" in text
+
+
+@pytest.mark.parametrize("signal", ["host.thread_queue", "host.pool_queue"])
+def test_what_operators_threads_waited_is_not_said_to_be_left_out(signal):
+    report = beside_others()
+    wait = Evidence("A wait", 0.5, "ratio", "measured", "queues", behind=(signal,))
+    busy = Finding(title="A wait: 50 %", bound=None, confidence="high", why="so", evidence=(wait,))
+    outcome = Outcome(rule="RU005", name="contended_host", summary="s", status="fired", findings=(busy,))
+    said = spaces(terminal.render(replace(report, outcomes=(outcome,))))
+    left_in = ", but for what threads of operators wait" if signal == "host.pool_queue" else ""
+    assert f"times above exclude it{left_in}. A wait: 50 %." in said
 
 
 def test_the_table_of_parts_has_the_shares_of_the_bar():

@@ -103,6 +103,7 @@ FIRES = [
     ("RU002", pausing(0.1, "evaluation", inferred=True)),
     ("RU002", pausing(0.1, "logging")),
     ("RU005", contended(**{**QUIET, "steal": 0.1})),
+    ("RU005", contended(**QUIET, pool_queue=0.3)),
     ("RU006", shared()),
     ("RU007", linked()),
     ("RU008", resting()),

@@ -127,7 +127,9 @@ def _machine(report: Report) -> Iterator[str]:
     found = next((finding for outcome, finding in in_order(report.outcomes) if outcome.name == _BUSY_HOST), None)
     share = taken_share(report.breakdown)
     if found is not None and report.verdict.detail != "contention":
-        said = "Busy machine: times above exclude it." if share else "Busy machine."
+        of_pool = any("host.pool_queue" in entry.behind for entry in found.evidence)
+        left_out = "exclude it, but for what threads of operators wait" if of_pool else "exclude it"
+        said = f"Busy machine: times above {left_out}." if share else "Busy machine."
         yield f"{said} {inert(found.title, SENTENCE_LIMIT)}."
     elif share >= _NOTED_SHARE and found is None:
         held = f"other programs held its processors for {format_ratio(share)} of the step"

@@ -3,7 +3,7 @@
 from profilerkit.analysis.workers.capacity import OWN_CORES, cores_in_use, own_cores
 from profilerkit.rules.api import Evidence, Facts, Fix, MissingData, Passed, Result, Rule, fired, sampled_evidence
 from profilerkit.rules.evidence import ORIGIN as RUN_QUEUE
-from profilerkit.rules.evidence import SIGNAL, over_all_samples, queued_evidence
+from profilerkit.rules.evidence import POOL, SIGNAL, over_all_samples, queued_evidence
 from profilerkit.rules.input.loader import cores_evidence
 from profilerkit.units import format_count, format_ratio
 
@@ -12,6 +12,7 @@ _SIGNALS = {
     "host.steal": ("Processor time taken by other guests", "/proc/stat"),
     "host.cpu_throttled": ("Time held by a quota", "cpu.stat of the control group"),
     SIGNAL: ("The training thread waits for a processor", RUN_QUEUE),
+    POOL: ("Threads of operators wait for a processor", "run queues of the process's threads"),
     "host.cpu_pressure": ("Some task waits for a processor", "/proc/pressure/cpu"),
 }
 
@@ -26,8 +27,8 @@ class ContendedHost(Rule, frozen=True):
     Use instead:
         $ docker run --cpus 8 trainer python train.py
     How it is measured: /proc/stat, PSI and the control group are sampled {fewest_samples} times or more. The training
-        thread's wait counts from {queue_ratio}. PSI and that wait count only while the run uses less than {own_ratio}
-        of the cores in use. No saving is given: the program is not the cause.
+        thread's wait, and that of operators' threads, count from {queue_ratio}. PSI and these waits count only while
+        the run uses less than {own_ratio} of the cores in use. No saving is given: the program is not the cause.
     When it is wrong: A run that fills its cores waits for itself. Its workers and threads have rules.
     Sources: https://docs.kernel.org/accounting/psi.html
     """
@@ -38,7 +39,7 @@ class ContendedHost(Rule, frozen=True):
     steal_ratio: float = 0.02
     pressure_ratio: float = 0.20
     throttled_ratio: float = 0.01  #: below 10 ms of each second it is no more than the quota's rounding (a choice)
-    #: A high run-queue delay of the training thread (a choice).
+    #: A high run-queue delay of the training thread, or of the busiest thread of operators (a choice).
     queue_ratio: float = 0.10
     own_ratio: float = OWN_CORES
     fewest_samples: int = 5  #: seconds of samples (a choice)
@@ -53,6 +54,7 @@ class ContendedHost(Rule, frozen=True):
         taken += self._above(facts, "host.cpu_throttled", self.throttled_ratio)
         # Threads of the run that wait for each other raise these as well.
         waited = self._above(facts, SIGNAL, self.queue_ratio)
+        waited += self._above(facts, POOL, self.queue_ratio)
         waited += self._above(facts, "host.cpu_pressure", self.pressure_ratio)
         own, cores = own_cores(facts), cores_in_use(facts)
         if own is not None and cores and own < self.own_ratio * cores:
@@ -90,7 +92,7 @@ class ContendedHost(Rule, frozen=True):
         texts = [f"Raise the quota{now}."] if "host.cpu_throttled" in signals else []
         if "host.steal" in signals:
             texts.append("Move the run to a host whose processors are not lent to other guests.")
-        if signals & {"host.cpu_pressure", SIGNAL}:
+        if signals & {"host.cpu_pressure", SIGNAL, POOL}:
             texts.append("Stop or move what else runs on this host.")
         return fired(
             facts,
