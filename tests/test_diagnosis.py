@@ -464,11 +464,11 @@ def test_timers_alone_may_name_what_they_measured(wait, bound):
 
 
 def test_a_trace_without_the_events_of_its_device_has_no_verdict():
-    known = replace(on_host({"input.wait": 0.4}), device_events_missing=True)
+    known = replace(on_host({"input.wait": 0.4}), device_events_missing=True, kernels_unseen="not_asked")
     found = verdict_of(known)
     assert found.headline == "The run used a device, but none of its events is in the trace"
     assert "ProfilerActivity.CUDA" in found.refuted_by
-    cut = verdict_of(replace(known, trust=Trust(mode="cpu", truncated=True)))
+    cut = verdict_of(replace(known, kernels_unseen="cut"))
     assert cut.headline == "The file is cut off before any device event"
 
 
@@ -532,7 +532,7 @@ HEADLINES = {
     **REACHED,
     "cold": replace(cold(0.8), steps=steps(2, count=2)),
     "memory": facts({"compute.membw": 0.6}),
-    "no device events": replace(on_host(), device_events_missing=True),
+    "no device events": replace(on_host(), device_events_missing=True, kernels_unseen="not_asked"),
     **{
         f"late, unpriced {name}": facts({name: 0.5}, waiting_share=0.4)
         for name in PARTS
@@ -664,7 +664,7 @@ def test_the_headline_states_what_was_measured_and_never_a_saving(expected, said
 def test_advice_fits_the_tool_that_wrote_the_file():
     for recorder, wanted in (("nsys", "nsys profile"), ("torch", "ProfilerActivity.CUDA")):
         known = facts({"idle.unknown": 0.7}, recorder=recorder, input=None)
-        missing = replace(on_host(), device_events_missing=True, recorder=recorder)
+        missing = replace(on_host(), device_events_missing=True, kernels_unseen="not_asked", recorder=recorder)
         hints = [entry.hint for case in (known, missing) for entry in run_rules(case, RULES) if entry.hint]
         texts = [*hints, verdict_of(known).refuted_by, verdict_of(missing).refuted_by]
         assert any(wanted in text for text in texts)

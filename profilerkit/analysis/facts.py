@@ -193,15 +193,17 @@ class Facts:
     @cached_property
     def device_events_missing(self) -> bool:
         """Whether the trace shows that a device was used, and holds none of its events."""
-        if self.trace is None or not self.trace.device_events_missing:
+        if self.trace is None or self.trace.no_kernels is None:
             return False
         # Of a file that is cut off the device's events may be what is missing; the whole file of another rank tells.
-        whole = any(r.trace and r.mode == "cpu" and not r.trace.device_events_missing for r in self.job.ranks)
+        whole = any(r.trace and r.mode == "cpu" and r.trace.no_kernels is None for r in self.job.ranks)
         return not (self.trace.damage.truncated and whole)
 
     @cached_property
     def kernels_unseen(self) -> NoKernels | None:
-        """Why a trace lacks the device's events, so that timers tell the story; ``None`` where none is missing."""
+        """Why a trace lacks the device's events; timers tell the story if there are any. ``None``: it lacks none."""
+        if self.trace is not None:
+            return self.trace.no_kernels
         if self.chosen.unseen is None or self.record is None:
             return None
         return next((status.no_kernels for status, _ in self.record.windows if status.no_kernels), "unknown")

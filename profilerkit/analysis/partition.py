@@ -221,7 +221,7 @@ def _on_host(
 ) -> tuple[HostActivity, Segments]:
     """CPU-only mode: operators of the main and the backward thread are the compute."""
     operator = columns.category == Category.CPU_OP
-    unseen = used_a_device(columns)
+    unseen = used_a_device(columns) is not None
     host = HostActivity(
         *(columns, names, main),
         issues=np.flatnonzero(operator & kinds.math[columns.name] & (columns.dur_ns > 0)),

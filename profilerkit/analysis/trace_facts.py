@@ -28,7 +28,7 @@ from profilerkit.analysis.device.device_facts import (
     sync_facts,
 )
 from profilerkit.analysis.device.kernel_losses import KernelLosses, host_tables, losses_of_kernels, optimizer_kernels
-from profilerkit.analysis.device.kernels import KernelNames, LaunchFacts, lacks_device_events, launch_facts
+from profilerkit.analysis.device.kernels import KernelNames, LaunchFacts, launch_facts, no_device_events
 from profilerkit.analysis.device.roofline import MathFacts, math_facts
 from profilerkit.analysis.device.shape_losses import DenseTables, Judged
 from profilerkit.analysis.host.activity import NO_ROWS
@@ -66,6 +66,7 @@ from profilerkit.model.events import StepEvents
 from profilerkit.model.memory import Memory
 from profilerkit.model.report import Compute, HostCopy, Kernel
 from profilerkit.model.step import DeviceWindow, Warmup, leaf, leaf_times
+from profilerkit.rundir.layout import NoKernels
 from profilerkit.trace.columns import I64, Category, Damage, DeviceProperties, TraceColumns, TraceMeta
 from profilerkit.trace.launches import aligned, launch_of
 from profilerkit.trace.merged import distinct
@@ -75,7 +76,7 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What one trace says about its steady window; every ``None`` means the trace cannot say.
 
     It holds none of the events, so that many ranks fit into memory and between processes. What has a default here is
-    told only of a device.
+    told only of a device. ``no_kernels`` says why it has no events of a device that was used.
     """
 
     meta: TraceMeta
@@ -92,7 +93,7 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     collectives: CollectiveLog | None
     parallelism: tuple[Parallelism, ...]
     warmup: Warmup | None
-    device_events_missing: bool
+    no_kernels: NoKernels | None
     kernels: tuple[Kernel, ...]
     compute: Compute
     memory: Memory
@@ -160,7 +161,7 @@ def trace_facts(
     columns, names, kinds, launches = view.columns, view.names, view.kinds, view.launches
     steps, parts, properties = view.steps, view.parts, _properties(columns, view.device)
     collectives = collective_log(columns, kinds.communication, launches, registry, device=view.device_rows)
-    unseen = not view.on_gpu and lacks_device_events(columns)
+    unseen = None if view.on_gpu else no_device_events(columns)
     of_host = {} if view.on_gpu or unseen else {"held": held_by(view), "tables": host_tables(view)}
     made_of = collective_work_of(view, collectives)
     return TraceFacts(
@@ -178,7 +179,7 @@ def trace_facts(
         collectives=collectives,
         parallelism=parallelism_of(columns, collectives, parts.segments.only(*EXPOSED), steps.steady),
         warmup=_warmup(view),
-        device_events_missing=unseen,
+        no_kernels=unseen,
         kernels=largest(view),
         compute=compute_facts(view),
         memory=memory_of(view),

@@ -13,7 +13,7 @@ from profilerkit.analysis.steps.series import Doubt, weaknesses
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model import revise
 from profilerkit.model.run import INPUT_WAIT, OPERATOR_TRACE, STEP_TIMERS, CaptureCost, Series, Signal, Trust
-from profilerkit.rundir.layout import EventKind
+from profilerkit.rundir.layout import EventKind, NoKernels
 from profilerkit.rundir.reader import RankRecord, named_ranks
 from profilerkit.trace.columns import ANOTHER_FOLLOWS, Damage, Recorder
 from profilerkit.units import format_count, format_ratio
@@ -146,15 +146,32 @@ def signals_of(trace: TraceFacts, framework: str) -> tuple[Signal, ...]:
 
 #: How a trace shows the device, what Python does, and how a loop without a loader shows what it waits for.
 SHOW_DEVICE = "ProfilerActivity.CUDA"
+WITH_DEVICE = "ProfilerActivity.CUDA beside ProfilerActivity.CPU"
 SHOW_STACKS = "torch.profiler: with_stack=True"
 SHOW_FETCHES = 'wrap the iterable of batches, prof.wrap(batches), or fetch each one under prof.phase("data")'
 _FETCHES = "an NVTX range around each fetch of a batch, named for it"
 _OPERATORS = "torch.autograd.profiler.emit_nvtx() around the steps"
+_PERMISSION = (
+    "run the container with --cap-add=SYS_ADMIN, or load the NVIDIA driver with NVreg_RestrictProfilingToAdminUsers=0"
+)
+_OTHER_TOOL = "stop the other profiler of this process, such as nsys or ncu: CUPTI serves one at a time"
+#: How to have the profiler see kernels, by why it saw none (NVIDIA's page on ERR_NVGPUCTRPERM; CUPTI's documentation).
+SHOW_KERNELS: dict[NoKernels, str] = {
+    "not_built": "install a build of torch with CUDA's profiler: torch.profiler.supported_activities() lists it",
+    "other_tool": _OTHER_TOOL,
+    "permission": _PERMISSION,
+    "wsl": "trace on Linux itself, or with a Windows driver that supports CUPTI under WSL 2",
+    "unknown": f"{_PERMISSION}; or {_OTHER_TOOL}; or update a driver that is older than torch's CUDA",
+    "not_asked": f"record with {WITH_DEVICE}",
+    "mps": "look at the device with torch.mps.profiler and Instruments: torch.profiler does not see it",
+    "npu": "record with torch_npu.profiler.profile and its ProfilerActivity.NPU",
+    "cut": "record fewer steps, or save the trace again",
+}
 #: How Nsight Systems shows what torch.profiler would show another way (its user guide: --trace; torch's emit_nvtx), by
 #: how that does. Shapes and memory it shows not at all.
 _WITH_NSYS = {
     SHOW_DEVICE: "nsys profile --trace=cuda,nvtx,osrt",
-    "ProfilerActivity.CUDA beside ProfilerActivity.CPU": "nsys profile --trace=cuda,nvtx,osrt",
+    SHOW_KERNELS["not_asked"]: "record with nsys profile --trace=cuda,nvtx,osrt",
     "ProfilerActivity.CPU": _OPERATORS,
     "torch.profiler": _OPERATORS,
     "profilerkit.profile(..., deep=True)": _OPERATORS,
@@ -221,13 +238,13 @@ def signals_of_rank(chosen: RankFacts) -> tuple[Signal, ...]:
         no_device = "the trace has none, although they were asked for"
     lacking = trace.meta.no_operators if trace else why_no_trace(record)
     on_gpu, timed = trace is not None and trace.partition.mode == "gpu", chosen.log is not None
-    cut = trace is not None and trace.damage.truncated
+    why = trace.no_kernels if trace else None
     shapes, stacks = (None if name in recorded else "not recorded" for name in ("record_shapes", "with_stack"))
     signals = (
         _seen(STEP_TIMERS, None if timed else no_steps, capture),
         _seen(INPUT_WAIT, None if chosen.input else "no loader was seen", "wrap the loader: prof.wrap(loader)"),
         _seen(OPERATOR_TRACE, lacking or None, "profilerkit.profile(..., deep=True)"),
-        _seen("device events", None if on_gpu else no_device, "the end of the file is missing" if cut else SHOW_DEVICE),
+        _seen("device events", None if on_gpu else no_device, SHOW_KERNELS[why] if why else SHOW_DEVICE),
         *_launch_signal(trace.launches if trace else None),
         _seen("operator shapes", shapes, "torch.profiler: record_shapes=True"),
         _seen("Python stacks", stacks, SHOW_STACKS),
@@ -254,7 +271,7 @@ def trust_of(
     notes = [*of_the_run, *budget_notes(records)]
     notes += damage_notes([(rank.origin, rank.trace.damage) for rank in ranks if rank.trace])
     notes += record_notes(records)
-    if chosen.unseen or (trace and trace.device_events_missing and not trace.damage.truncated):
+    if chosen.unseen or (trace and trace.no_kernels and not trace.damage.truncated):
         notes.insert(0, "The run used a device, but the trace holds none of its events.")
     notes += [doubt.words for doubt in doubts if doubt.words not in notes]
     if chosen.steps.inferred and chosen.steps.time_ns:
@@ -295,7 +312,13 @@ def doubts_of(chosen: RankFacts, no_trace: Sequence[str]) -> list[Doubt]:
     if chosen.trace and chosen.trace.meta.framework:
         unread = "device work and step marks are read; launches, loader waits and Python are not"
         out.append(Doubt("framework", f"This is a profile of {chosen.trace.meta.framework}: {unread}."))
-    if chosen.trace and chosen.mode == "cpu" and chosen.record is None and chosen.trace.meta.devices:
+    if (
+        chosen.trace
+        and chosen.mode == "cpu"
+        and chosen.record is None
+        and chosen.trace.meta.devices
+        and not chosen.trace.no_kernels
+    ):
         hint = fitting(SHOW_DEVICE, chosen.trace.meta.recorder)
         said = f"The trace lists a GPU but none of its events. If the model is on it, record {hint}."
         out.append(Doubt("unseen device", said))

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.memory.history import LogFacts, file_and_line, own_line
-from profilerkit.analysis.trust import fitting
+from profilerkit.analysis.trust import SHOW_KERNELS, WITH_DEVICE, fitting
 from profilerkit.analysis.whatif import unnamed_pauses
 from profilerkit.model import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome, in_order
@@ -13,7 +13,7 @@ from profilerkit.model.memory import MemorySnapshot
 from profilerkit.model.run import OPERATOR_TRACE, STEP_TIMERS, Series
 from profilerkit.model.step import PARTS, UNSPLIT, WHOLE_TRACE, family_of
 from profilerkit.model.verdict import BOUND_FAMILY, FAMILY_BOUND, RECORD, RECORD_MORE, Verdict
-from profilerkit.rules.api import ENOUGH_STEPS, SHOW_KERNELS, each, judged, record_enough
+from profilerkit.rules.api import ENOUGH_STEPS, each, judged, record_enough
 from profilerkit.rules.comm.exposed_collectives import to_divide
 from profilerkit.rules.comm.transfers import late_rank, who, whose
 from profilerkit.units import format_bytes, format_count, format_ns, format_ratio, format_value
@@ -25,7 +25,6 @@ SHOW_HOST = (
     "Record it with torch.autograd.profiler.emit_nvtx(), a range around each fetch of a batch, "
     "and nsys profile --trace=cuda,nvtx,osrt."
 )
-_WITH_DEVICE = "ProfilerActivity.CUDA beside ProfilerActivity.CPU"
 #: A recording without steps lasts from its first device event to its last: fewer than these always fill it (a choice).
 FEWEST_EVENTS = 3
 #: Events of a file that is cut off and marks no step (a choice: one step of a small network writes some hundreds).
@@ -79,10 +78,9 @@ def refusal(facts: Facts) -> Verdict | None:
     if facts.steps.time_ns is None or not facts.mean_step_ns:
         return inconclusive("No training step was recorded", "Call prof.step(), or wrap the loader.")
     if facts.device_events_missing:
-        if facts.trust.truncated:
-            again = "Record fewer steps, or save the trace again."
-            return inconclusive("The file is cut off before any device event", again)
-        remedy = f"Record with {fitting(_WITH_DEVICE, facts.recorder)}."
+        remedy = _as_sentence(fitting(SHOW_KERNELS[facts.kernels_unseen or "unknown"], facts.recorder))
+        if facts.kernels_unseen == "cut":
+            return inconclusive("The file is cut off before any device event", remedy)
         shares: dict[Bound, float] = {
             "input-bound": facts.family("input"),
             "memory-bound": facts.share("mem.alloc"),
@@ -102,6 +100,10 @@ def refusal(facts: Facts) -> Verdict | None:
         )
     few = _too_little(facts)
     return _cold_start(facts) if few is None and facts.cold and facts.cold.dominates else few
+
+
+def _as_sentence(hint: str) -> str:
+    return f"{hint[0].upper()}{hint[1:]}."
 
 
 def _cold_start(facts: Facts) -> Verdict:
@@ -184,8 +186,7 @@ def what_to_record(facts: Facts) -> tuple[str, str]:
     if facts.framework:
         return "Look at what the host did meanwhile in the profile itself, for example in XProf or Perfetto.", ""
     if facts.kernels_unseen is not None:
-        remedy = SHOW_KERNELS[facts.kernels_unseen]
-        return f"{remedy[0].upper()}{remedy[1:]}.", ""
+        return _as_sentence(SHOW_KERNELS[facts.kernels_unseen]), ""
     if (queued := max(queued_share(facts), facts.taken)) >= BUSY_HOST:
         waited = f"the training thread waited {format_ratio(queued)} of the time for a processor"
         return f"Record it again while nothing else runs on this host: {waited}.", ""
@@ -197,7 +198,7 @@ def what_to_record(facts: Facts) -> tuple[str, str]:
     if facts.recorder == "nsys":
         return f"The host did something that was not recorded. {SHOW_HOST}", ""
     if facts.trace_read:
-        return f"Record more steps, with every stream and the host: {_WITH_DEVICE}.", RECORD
+        return f"Record more steps, with every stream and the host: {WITH_DEVICE}.", RECORD
     why = next((signal.reason for signal in facts.trust.signals if signal.name == OPERATOR_TRACE), "")
     # A shorter loop is not traced by the same command either.
     command = RECORD if facts.steps.count >= _TRACED_FROM else ""

@@ -8,6 +8,7 @@ import msgspec
 
 from profilerkit.analysis.facts import STEADY
 from profilerkit.analysis.facts import Facts as Facts
+from profilerkit.analysis.trust import SHOW_KERNELS
 from profilerkit.analysis.whatif import at_most as at_most
 from profilerkit.analysis.whatif import relative_error
 from profilerkit.analysis.whatif import saving as saving
@@ -25,7 +26,6 @@ from profilerkit.model.run import STEP_TIMERS, Series
 from profilerkit.model.step import PARTS, WHOLE_TRACE, within
 from profilerkit.model.step import WAITS as WAITS
 from profilerkit.rules.parts import PARTS_OF_RULE
-from profilerkit.rundir.layout import NoKernels
 from profilerkit.units import format_ns, format_ratio
 
 #: Headings of a rule's page, in this order; its docstring begins with the text of the first.
@@ -133,20 +133,6 @@ def unsure(what: str, expected: float) -> Passed:
     """Say why a rule that saw its cause stays silent: what a fix would save is too little, or not sure enough."""
     why = "too little to name" if expected < SMALLEST_SAVING else "and the steps differ too much to be sure"
     return Passed(f"{what}: a fix would save {format_ratio(expected)}, {why}")
-
-
-_PERMISSION = (
-    "run the container with --cap-add=SYS_ADMIN, or load the NVIDIA driver with NVreg_RestrictProfilingToAdminUsers=0"
-)
-_OTHER_TOOL = "stop the other profiler of this process, such as nsys or ncu: CUPTI serves one at a time"
-#: How to have the profiler see kernels, by why it saw none (NVIDIA's page on ERR_NVGPUCTRPERM; CUPTI's documentation).
-SHOW_KERNELS: dict[NoKernels, str] = {
-    "not_built": "install a build of torch with CUDA's profiler: torch.profiler.supported_activities() lists it",
-    "other_tool": _OTHER_TOOL,
-    "permission": _PERMISSION,
-    "wsl": "trace on Linux itself, or with a Windows driver that supports CUPTI under WSL 2",
-    "unknown": f"{_PERMISSION}; or {_OTHER_TOOL}",
-}
 
 
 def no_device(facts: Facts, reason: str) -> NotApplicable | MissingData:

@@ -11,7 +11,7 @@ from traceback import walk_tb
 from typing import Any
 
 from profilerkit.analysis.facts import Facts
-from profilerkit.analysis.trust import fitting
+from profilerkit.analysis.trust import SHOW_KERNELS, fitting
 from profilerkit.config import Options, Suppression, did_you_mean, unknown_word
 from profilerkit.errors import ConfigError, raised
 from profilerkit.model import revise
@@ -23,7 +23,6 @@ from profilerkit.rules.docs import page_of, thresholds
 
 logger = logging.getLogger(__name__)
 
-_WITH_DEVICE = "ProfilerActivity.CUDA beside ProfilerActivity.CPU"
 _RECORD_A_RUN = "profilerkit run -- train.py, or a trace of torch.profiler"
 _RECORD_STEPS = f"{_RECORD_A_RUN} beside the logs"
 
@@ -168,7 +167,8 @@ def _without_steps(rule: Rule, facts: Facts) -> MissingData | None:
 def _lost_device_work(facts: Facts) -> MissingData | None:
     """Return why no saving can be told: the trace lacks what the device did; ``None`` where it does not."""
     if facts.device_events_missing:
-        return MissingData("the run used a device, but the trace holds none of its events", _WITH_DEVICE)
+        hint = SHOW_KERNELS[facts.kernels_unseen or "unknown"]
+        return MissingData("the run used a device, but the trace holds none of its events", hint)
     if facts.launches is not None and facts.launches.lost_much:
         return MissingData("the file is damaged and lacks much of what the device did", "save the trace again")
     return None

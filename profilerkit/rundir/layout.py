@@ -265,8 +265,9 @@ class RankMeta(msgspec.Struct, frozen=True, kw_only=True):
 WindowKind = Literal["scheduled", "anomaly"]
 
 #: Why a trace of a device holds no kernel, as far as the process can see: torch was built without CUPTI, the
-#: environment has another tool loaded into the process, the driver lets administrators alone profile, or WSL.
-NoKernels = Literal["not_built", "other_tool", "permission", "wsl", "unknown"]
+#: environment has another tool loaded into the process, the driver lets administrators alone profile, or WSL. As far as
+#: a trace tells: nobody asked for them, it is of a device that takes another profiler, or the file is cut off.
+NoKernels = Literal["not_built", "other_tool", "permission", "wsl", "unknown", "not_asked", "mps", "npu", "cut"]
 
 #: Why nothing was traced, where somebody else profiles: sessions cannot be nested.
 RIVAL = "another profiler was active"

@@ -103,7 +103,7 @@ def smaller(facts: TraceFacts) -> Iterator[tuple[str, TraceFacts]]:
 #: What is kept as it is of a rank that is only compared.
 _COMPARED_BY = (
     *("meta", "damage", "n_events", "steps", "window", "n_steady", "properties", "input"),
-    *("device_events_missing", "compute", "memory", "device"),
+    *("no_kernels", "compute", "memory", "device"),
 )
 
 

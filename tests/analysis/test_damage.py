@@ -4,6 +4,7 @@ import doctest
 
 import pytest
 
+import profilerkit
 from profilerkit.analysis import trust as module
 from profilerkit.analysis.trace_facts import trace_facts
 from profilerkit.analysis.trust import NAMED, damage_notes
@@ -48,22 +49,26 @@ def test_a_cut_file_of_a_machine_without_a_device_lacks_none_of_its_events(tmp_p
     path.write_bytes(whole[: len(whole) // 2])
     facts = trace_facts(read_trace(path))
     assert facts.damage.truncated
-    assert facts.device_events_missing is is_missing
+    assert facts.no_kernels == ("cut" if is_missing else None)
 
 
 @pytest.mark.parametrize(
-    ("operator", "is_missing"),
+    ("operator", "why"),
     [
-        ("aten::cudnn_convolution", True),
-        ("aten::miopen_batch_norm", True),
-        ("aten::cudnn_is_acceptable", False),
-        ("aten::mkldnn_convolution", False),
+        ("aten::cudnn_convolution", "not_asked"),
+        ("aten::miopen_batch_norm", "not_asked"),
+        ("aten::_mps_convolution", "mps"),
+        ("aten::lstm_mps_backward", "mps"),
+        ("aten::_scaled_dot_product_attention_math_for_mps", "mps"),
+        ("aten::clamps", None),
+        ("aten::cudnn_is_acceptable", None),
+        ("aten::mkldnn_convolution", None),
     ],
 )
-def test_operators_that_only_a_gpu_has_show_that_its_events_are_missing(operator, is_missing):
+def test_operators_that_only_a_gpu_has_show_that_its_events_are_missing(operator, why):
     trace = host_training(12)
     trace.op(1_010, 1_050, name=operator)
-    assert trace.facts().device_events_missing is is_missing
+    assert trace.facts().no_kernels == why
 
 
 @pytest.mark.parametrize(
@@ -72,4 +77,29 @@ def test_operators_that_only_a_gpu_has_show_that_its_events_are_missing(operator
 def test_calls_that_launch_show_that_the_device_s_events_are_missing(call):
     trace = host_training(12)
     trace.call(call, 1_010, 1_015)
-    assert trace.facts().device_events_missing
+    assert trace.facts().no_kernels == "unknown"
+
+
+def test_memory_of_a_device_shows_that_its_events_are_missing():
+    trace = host_training(12)
+    trace.memory(1_010, 4_096, allocated=4_096, reserved=4_096)
+    assert trace.facts().no_kernels == "not_asked"
+
+
+@pytest.mark.parametrize(
+    ("call", "operator", "said"),
+    [
+        ("cudaLaunchKernel", "aten::cudnn_convolution", "NVreg_RestrictProfilingToAdminUsers"),
+        (None, "aten::_mps_convolution", "Instruments"),
+    ],
+)
+def test_where_asking_for_the_device_would_not_show_it_the_advice_is_another(tmp_path, call, operator, said):
+    trace = host_training(12)
+    trace.op(1_010, 1_050, name=operator)
+    if call is not None:
+        trace.call(call, 1_010, 1_015)
+    report = profilerkit.analyze(trace.write(tmp_path / "trace.json"))
+    hints = [signal.hint for signal in report.trust.signals if signal.name == "device events"]
+    told = [report.verdict.refuted_by, *hints, *(entry.hint for entry in report.outcomes if entry.hint in hints)]
+    assert len(told) >= 2
+    assert all(said in text and "ProfilerActivity" not in text for text in told)

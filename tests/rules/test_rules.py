@@ -1170,7 +1170,7 @@ def test_longer_steps_that_compute_more_are_not_slow():
 
 
 def test_a_trace_that_lacks_the_devices_events_advises_nothing():
-    known = replace(issuing(0.4), device_events_missing=True)
+    known = replace(issuing(0.4), device_events_missing=True, kernels_unseen="unknown")
     (outcome,) = [outcome for outcome in run_rules(known, RULES) if outcome.rule == "OV001"]
     assert (outcome.status, outcome.findings) == ("missing_data", ())
     assert "holds none of its events" in outcome.reason

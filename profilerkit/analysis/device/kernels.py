@@ -8,6 +8,7 @@ import numpy as np
 
 from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.intervals import Spans, covered, innermost_owner
+from profilerkit.rundir.layout import NoKernels
 from profilerkit.trace.columns import I8, I64, Bools, Category, TraceColumns, kept, names_of
 from profilerkit.trace.launches import issues_to_npu
 
@@ -268,9 +269,15 @@ def device_rows(columns: TraceColumns) -> Bools:
 
 _LAUNCH = re.compile(r"^(?:cuda|hip|cu)(?:Ext)?(?:LaunchKernel|LaunchCooperative|GraphLaunch|ModuleLaunch)")
 _GRAPH_LAUNCH = re.compile(r"^(?:cuda|hip|cu)GraphLaunch")
-#: Operators that PyTorch has for a GPU alone (its native_functions.yaml; a CPU asks ``cudnn_is_acceptable`` too), and
-#: torch_npu for an NPU.
-_OF_A_DEVICE = re.compile(r"^aten::_?(?:cudnn|miopen|mps)_(?!is_)|^npu::|^aclnn[A-Z]|^Hccl[A-Z]")
+#: What the host does with a device alone, and why a trace that has it lacks the device's events. Operators are those
+#: that PyTorch has for a GPU alone (its native_functions.yaml; a CPU asks ``cudnn_is_acceptable`` too), and torch_npu
+#: for an NPU.
+_OF_A_DEVICE: tuple[tuple[NoKernels, Category, re.Pattern[str]], ...] = (
+    ("not_asked", Category.RUNTIME, _LAUNCH),
+    ("not_asked", Category.CPU_OP, re.compile(r"^aten::_?(?:cudnn|miopen)_(?!is_)")),
+    ("mps", Category.CPU_OP, re.compile(r"^aten::\w*(?<![a-z])mps(?![a-z])")),
+    ("npu", Category.CPU_OP, re.compile(r"^npu::|^aclnn[A-Z]|^Hccl[A-Z]")),
+)
 
 
 def launch_facts(columns: TraceColumns, kinds: KernelNames, launches: I64, window: Spans) -> LaunchFacts:
@@ -298,22 +305,25 @@ def launching_rows(columns: TraceColumns) -> I64:
     return np.flatnonzero(named(columns, _LAUNCH, Category.RUNTIME))
 
 
-def used_a_device(columns: TraceColumns) -> bool:
-    """Whether the host used a device: it issued work, ran operators that only a device has, or NCCL was its backend.
+def used_a_device(columns: TraceColumns) -> NoKernels | None:
+    """Return why a trace may hold nothing of the device that the host used; ``None`` where it used none.
 
-    The trace may hold nothing of what the device did.
+    It issued work, ran operators that only a device has, allocated its memory, or NCCL was its backend.
     That the file lists a device says nothing: it lists those of the machine. (Of a file that is cut off the device's
-    events may be missing without either sign: Kineto writes the host's first.)
+    events may be missing without any sign: Kineto writes the host's first.)
     """
-    operators = named(columns, _OF_A_DEVICE, Category.CPU_OP)
-    launched = columns.dur_ns[launching_rows(columns)] > 0
-    issued = bool(launched.any() or operators.any() or issues_to_npu(columns).any())
-    return issued or columns.meta.backend == "nccl"
+    lasting = columns.dur_ns > 0
+    signs = (reason for reason, kind, name in _OF_A_DEVICE if (named(columns, name, kind) & lasting).any())
+    is_used = columns.meta.backend == "nccl" or (columns.memory.device_type > 0).any()
+    reason = next(signs, "npu" if issues_to_npu(columns).any() else "not_asked" if is_used else None)
+    # torch records runtime calls only where the device's events were asked for too; of Nsight each is asked for alone.
+    was_asked = columns.meta.recorder == "torch" and (columns.category == Category.RUNTIME).any()
+    return "unknown" if reason == "not_asked" and was_asked else reason
 
 
-def lacks_device_events(columns: TraceColumns) -> bool:
-    """Return whether a file without device events may lack them: a device was used, or the file is cut off."""
-    return used_a_device(columns) or (columns.damage.truncated and not columns.meta.no_device)
+def no_device_events(columns: TraceColumns) -> NoKernels | None:
+    """Return why a file without device events may lack them; ``None`` of a whole file where no device was used."""
+    return "cut" if columns.damage.truncated and not columns.meta.no_device else used_a_device(columns)
 
 
 def _without_call(columns: TraceColumns, kinds: KernelNames, window: Spans) -> float:
