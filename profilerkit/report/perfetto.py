@@ -16,7 +16,7 @@ from profilerkit.model.finding import Finding
 from profilerkit.model.report import Report
 from profilerkit.model.step import LEAVES
 from profilerkit.report.wording import STATE_WORDS, part_label
-from profilerkit.trace.columns import I64, Category, TraceColumns
+from profilerkit.trace.columns import I64, WORK, Category, TraceColumns
 from profilerkit.trace.launches import aligned, launch_of
 from profilerkit.trace.merged import by_process, distinct
 
@@ -30,7 +30,7 @@ _LEAD_NS = 3_600_000_000_000
 _STEPS, _PARTS, _IDLE, _FINDINGS, _FIRST_STREAM, _FIRST_THREAD = 1, 2, 3, 4, 100, 10_000
 #: What runs on a stream, and what its track is called beside the stream.
 _ON_DEVICE: dict[object, str] = {
-    **dict.fromkeys((Category.KERNEL, Category.MEMCPY, Category.MEMSET), ""),
+    **dict.fromkeys(WORK, ""),
     Category.GPU_ANNOTATION: ", ranges",
     Category.SYNC: ", waits",
 }

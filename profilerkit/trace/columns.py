@@ -35,6 +35,10 @@ class Category(IntEnum):
     STEP = 11  # a step as the format itself marks it, see ``TraceMeta.step_marks``
 
 
+#: What runs on a device.
+WORK = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+
+
 class Wanted(Flag):
     """What is read beside the complete events of host and device; it costs time and memory.
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from profilerkit.model import revise
-from profilerkit.trace.columns import I64, Bools, Category, TraceColumns, saying
+from profilerkit.trace.columns import I64, WORK, Bools, Category, TraceColumns, saying
 
 # cudaLaunchKernel, cuLaunchKernelEx, hipModuleLaunchKernel, cudaMemcpyAsync, cudaGraphLaunch …
 _LAUNCHING = re.compile(r"launch|memcpy|memset|graph", re.IGNORECASE)
@@ -21,7 +21,7 @@ def launch_of(columns: TraceColumns) -> I64:
     around it, then the first. Device work without a correlation is joined by its flow link.
     """
     launch = np.full(len(columns), -1, np.int64)
-    device = np.flatnonzero(columns.is_a(Category.KERNEL, Category.MEMCPY, Category.MEMSET))
+    device = np.flatnonzero(columns.is_a(*WORK))
     calls = np.flatnonzero(columns.is_a(Category.RUNTIME))
     if not len(device) or not len(calls):
         return launch
@@ -104,7 +104,6 @@ _AGREEING = 3
 
 _WAITS_FOR_ALL = re.compile(r"(?:Device|Ctx|Context)Synchronize")
 _WAITS_FOR_STREAM = "Stream Sync"
-_WORK = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
 def aligned(columns: TraceColumns, launches: I64) -> TraceColumns:
@@ -118,7 +117,7 @@ def aligned(columns: TraceColumns, launches: I64) -> TraceColumns:
         columns: the trace.
         launches: ``(n_events,)`` launching runtime row of each device event, -1 for none.
     """
-    work = np.flatnonzero((launches >= 0) & columns.is_a(*_WORK))
+    work = np.flatnonzero((launches >= 0) & columns.is_a(*WORK))
     ts_ns, flows = columns.ts_ns, columns.flows.ts_ns
     notes: list[str] = []
     for device in np.unique(columns.device[work]).tolist():
@@ -129,7 +128,7 @@ def aligned(columns: TraceColumns, launches: I64) -> TraceColumns:
         size = f"{abs(offset_ns) / 1e6:.3g} ms" if abs(offset_ns) >= 1e6 else f"{abs(offset_ns) / 1e3:.3g} µs"
         whose = f"the clock of device {device}" if device >= 0 else "the device's clock"
         notes.append(f"{whose} is {size} {way} the host's, by its launches: its records were moved by that")
-        mine = columns.is_a(*_WORK) & (columns.device == device)
+        mine = columns.is_a(*WORK) & (columns.device == device)
         streams = np.unique(columns.thread[mine])
         mine |= (columns.category == Category.GPU_ANNOTATION) & np.isin(columns.thread, streams)
         ts_ns = np.where(mine, columns.ts_ns - offset_ns, ts_ns)

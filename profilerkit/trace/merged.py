@@ -8,7 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from profilerkit.model import revise
-from profilerkit.trace.columns import I32, I64, Bools, Category, Damage, Flows, MemoryInstants, TraceColumns, saying
+from profilerkit.trace.columns import (
+    I32,
+    I64,
+    WORK,
+    Bools,
+    Category,
+    Damage,
+    Flows,
+    MemoryInstants,
+    TraceColumns,
+    saying,
+)
 from profilerkit.trace.launches import is_launch, launch_of
 
 Array = npt.NDArray[Any]
@@ -192,8 +203,7 @@ def _begin_ns(window: TraceColumns) -> int:
 
 
 _STEP = "ProfilerStep"
-_WORK = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
-_ON_DEVICE = (*_WORK, Category.GPU_ANNOTATION, Category.SYNC)
+_ON_DEVICE = (*WORK, Category.GPU_ANNOTATION, Category.SYNC)
 
 
 def by_process(columns: TraceColumns) -> tuple[TraceColumns, ...]:
@@ -290,4 +300,4 @@ def _part(columns: TraceColumns, keep: Bools, pid: str) -> TraceColumns:
 
 
 def _devices(columns: TraceColumns) -> tuple[int, ...]:
-    return tuple(np.unique(columns.device[columns.is_a(*_WORK) & (columns.device >= 0)]).tolist())
+    return tuple(np.unique(columns.device[columns.is_a(*WORK) & (columns.device >= 0)]).tolist())

@@ -9,7 +9,7 @@ import numpy as np
 from profilerkit.analysis.communication.registry import Registry, built_in
 from profilerkit.analysis.intervals import Spans, covered, innermost_owner
 from profilerkit.rundir.layout import NoKernels
-from profilerkit.trace.columns import I8, I64, Bools, Category, TraceColumns, kept, names_of
+from profilerkit.trace.columns import I8, I64, WORK, Bools, Category, TraceColumns, kept, names_of
 from profilerkit.trace.launches import issues_to_npu
 
 #: Share of the launched work that a damaged file may lack. Each kernel is a gap that looks like idle time: a trace of
@@ -116,8 +116,6 @@ def math_name(name: str) -> MathName | None:
     """
     return next((row for row in TABLE if row.pattern.search(name)), None)
 
-
-WORK = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)  #: what runs on a device
 
 MATH, BANDWIDTH, COMMUNICATION, OTHER = "math", "membw", "comm", "other"
 

@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.device.formulas import Arguments, sizes
-from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, WORK, KernelNames, named
+from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS, KernelNames, named
 from profilerkit.analysis.device.operator_costs import DTYPES, distinct_calls, understood
 from profilerkit.analysis.device.roofline import Roofline
 from profilerkit.analysis.enclosing import innermost_at
 from profilerkit.analysis.intervals import Spans, index_at, intersect, union
-from profilerkit.trace.columns import F64, I64, Bools, Category, TraceColumns
+from profilerkit.trace.columns import F64, I64, WORK, Bools, Category, TraceColumns
 
 
 class Layout(msgspec.Struct, frozen=True):

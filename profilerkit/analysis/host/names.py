@@ -6,11 +6,11 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from profilerkit.analysis.device.kernels import WORK, by_wording, matching, named, wordings
+from profilerkit.analysis.device.kernels import by_wording, matching, named, wordings
 from profilerkit.model.step import leaf
 from profilerkit.rundir.layout import EVALUATION, INPUT_SPAN, PHASE_SPAN_PREFIX
 from profilerkit.trace.classify import PHASES, Phase, phase_of
-from profilerkit.trace.columns import I8, I64, Bools, Category, TraceColumns, kept, names_of
+from profilerkit.trace.columns import I8, I64, WORK, Bools, Category, TraceColumns, kept, names_of
 
 # The words are those of the libraries that training loops use; a frame they do not name says nothing.
 

@@ -25,7 +25,7 @@ from profilerkit.analysis.steps.trend import warmup_length
 from profilerkit.model import revise
 from profilerkit.model.step import WHOLE_TRACE, StepState
 from profilerkit.trace import merged
-from profilerkit.trace.columns import I64, Bools, Category, StepMarks, TraceColumns, kept, names_of
+from profilerkit.trace.columns import I64, WORK, Bools, Category, StepMarks, TraceColumns, kept, names_of
 
 FEWEST_STEPS = 3  #: drops apply only while at least this many steps remain to be judged
 CUT_KERNEL_RATIO = 0.8  #: a step with fewer kernels than this ratio of its predecessor's is cut off (torch-tb's rule)
@@ -34,7 +34,7 @@ CUT_KERNEL_RATIO = 0.8  #: a step with fewer kernels than this ratio of its pred
 STATES: tuple[StepState, ...] = get_args(StepState)
 STEADY, WARMUP, COMPILE, CUT, DISTURBED = range(len(STATES))
 
-_WORK = (Category.CPU_OP, Category.RUNTIME, Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+_CALLED_OR_RUN = (Category.CPU_OP, Category.RUNTIME, *WORK)
 _MARKER = re.compile(r"^ProfilerStep#([0-9]{1,18})(?![0-9])")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
@@ -164,7 +164,7 @@ def _markers(columns: TraceColumns, whole: tuple[int, int] | None, launches: I64
     start, own_end = columns.ts_ns[rows], columns.end_ns[rows]
     end = np.r_[start[1:], _last_end(columns, launches, start, int(own_end[-1]))]
     # A profiler that is stepped as it stops leaves one empty mark behind all work, shorter than that.
-    work = columns.is_a(*_WORK)
+    work = columns.is_a(*_CALLED_OR_RUN)
     is_empty = not covered(positive(start, end), columns.ts_ns[work]).any()
     if is_empty and int((end - start).sum()) < int(columns.dur_ns[work].sum()):
         return None

@@ -15,8 +15,8 @@ from profilerkit.formats.limits import COLLECTIVES
 from profilerkit.trace.classify import CATEGORIES, classify
 from profilerkit.trace.columns import (
     I64,
+    WORK,
     Bools,
-    Category,
     CollectiveArgs,
     Damage,
     Flows,
@@ -33,7 +33,6 @@ Dtypes = dict[str, npt.DTypeLike]
 
 _FAMILIES: tuple[type, ...] = (records.Span, records.FlowStart, records.Instant)
 _UNPAIRED, _SKIPPED_FLOWS = ({records.UNUSED[phase] for phase in phases} for phases in ("BEbe", "sf"))
-_DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 _SPANS: Dtypes = {
     **dict.fromkeys(("name", "kind", "thread", "device"), np.int32),
     **dict.fromkeys(("ts_ns", "dur_ns", "correlation", "external_id", "stream", "bytes"), np.int64),
@@ -273,7 +272,7 @@ class ColumnBuilder:
 
     def has_loose_work(self) -> bool:
         """Return whether some device work has no correlation, so that only flow links join it to its launch."""
-        kinds = [index for index, text in enumerate(self.kinds) if CATEGORIES.get(text) in _DEVICE or not text]
+        kinds = [index for index, text in enumerate(self.kinds) if CATEGORIES.get(text) in WORK or not text]
         work = np.isin(self.spans.view("kind"), np.array(kinds, np.int32))
         return bool((self.spans.view("correlation")[work] < 0).any())
 
