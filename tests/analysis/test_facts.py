@@ -147,12 +147,13 @@ def test_without_idle_python_no_gap_lies_between_operators():
     assert loop(lambda trace, at: trace.kernel(at, at + 1_000)).device.between_ratio == 0.0
 
 
-def test_blocking_calls_are_those_of_ten_microseconds_and_reads_of_results():
+@pytest.mark.parametrize("copies", ["cudaMemcpy", "hipMemcpy", "hipMemcpyWithStream"])
+def test_blocking_calls_are_those_of_ten_microseconds_and_reads_of_results(copies):
     def body(trace, at):
         trace.kernel(at, at + 900)
         trace.sync(at, at + 10)
         trace.sync(at + 100, at + 109)
-        trace.call("cudaMemcpy", at + 200, at + 220)
+        trace.call(copies, at + 200, at + 220)
         trace.copy(at + 900, at + 910, kind="DtoH", memory="Device -> Pageable", size=4, launch=(at + 300, at + 350))
         trace.copy(at + 910, at + 920, launch=(at + 400, at + 450))  # sends a batch, reads nothing back
 
@@ -160,7 +161,7 @@ def test_blocking_calls_are_those_of_ten_microseconds_and_reads_of_results():
     assert syncs.per_step == 3
     assert syncs.reads_per_step == 1  # one copy to the host that the host waited for
     assert syncs.blocked_ns == (10 + 20 + 50) * US
-    assert sorted(syncs.culprits) == [("cudaMemcpy", 3), ("cudaMemcpyAsync", 3), ("cudaStreamSynchronize", 3)]
+    assert sorted(syncs.culprits) == sorted([(copies, 3), ("cudaMemcpyAsync", 3), ("cudaStreamSynchronize", 3)])
 
 
 def test_a_read_is_a_copy_to_the_host_that_its_call_or_the_next_one_waits_for():

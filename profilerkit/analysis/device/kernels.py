@@ -133,16 +133,20 @@ _MATH = re.compile(
     r"|matmul|^triton_tem_",  # of programs written in Triton, and the templates of torch.compile
     re.IGNORECASE,
 )
+#: How the kernels begin that torch.compile fuses of pointwise operators and reductions, by its version. Templates of
+#: matrix products have other names.
+COMPILED = ("triton_poi_", "triton_red_", "triton_per_", "triton_for_", "triton_fused_")
 #: They add up what the kernels of a product that was split along its depth left, or they are torch.compile's pointwise
 #: kernels and reductions, named for the operators around them: memory traffic.
-_NO_PRODUCT = re.compile(r"split_?K_?reduce|reduce_?split_?K|^triton_(?:poi|per|red|for)_", re.IGNORECASE)
+_NO_PRODUCT = re.compile(rf"split_?K_?reduce|reduce_?split_?K|^(?:{'|'.join(COMPILED)})", re.IGNORECASE)
 _BANDWIDTH = re.compile(
     r"elementwise|vectorized|unrolled|reduce|softmax|norm|bn_|batch_?norm|multi_tensor_apply|copy|cat|fill|index"
-    r"|gather|scatter|embedding|dropout|pool|transpose|permute|nchwToNhwc|nhwcToNchw|sort|scan|triton_(?:poi|red|per)"
+    r"|gather|scatter|embedding|dropout|pool|transpose|permute|nchwToNhwc|nhwcToNchw|sort|scan"
     r"|adam|sgd|lamb|relu|gelu|silu|cast|upsample|interpolate|loss|memset|memcpy",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"\d+")
+#: A number in a name; ``cv2`` and ``h5py`` are words.
+_NUMBER = re.compile(r"(?<![A-Za-z])\d+")
 #: What a pattern has that may tell one number from another, or how long it is.
 _TELLS_NUMBERS = re.compile(r"[0-9]|\\d(?:\{|\\d)")
 #: CPU operators whose cost is arithmetic, not memory traffic.
@@ -220,7 +224,8 @@ class KernelNames(msgspec.Struct, frozen=True):
         # A kernel with a collective's metadata is one, whatever its name.
         told = np.array([found.row for found in columns.collectives], dtype=np.int64)
         communication[columns.name[told[columns.category[told] == Category.KERNEL]]] = True
-        kernel_math = matching(columns, used, _MATH) & ~matching(columns, used, _NO_PRODUCT)
+        no_product = matching(columns, used, _NO_PRODUCT)
+        kernel_math = matching(columns, used, _MATH) & ~no_product
         tensor_core = np.zeros(len(columns.strings), dtype=np.bool_)
         math_type = np.zeros(len(columns.strings), dtype=np.int8)
         named_math = np.flatnonzero(kernel_math)
@@ -233,7 +238,7 @@ class KernelNames(msgspec.Struct, frozen=True):
         return cls(
             communication=communication,
             math=kernel_math | matching(columns, used, _MATH_OPERATOR),
-            bandwidth=matching(columns, used, _BANDWIDTH) & ~kernel_math,
+            bandwidth=(matching(columns, used, _BANDWIDTH) & ~kernel_math) | no_product,
             pointwise=matching(columns, used, _FUSIBLE) & ~kernel_math,
             elementwise=matching(columns, used, _ELEMENTWISE),
             tensor_core=tensor_core,

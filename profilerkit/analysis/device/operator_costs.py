@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from profilerkit.analysis.device import formulas
+from profilerkit.analysis.device.kernels import COMPILED
 from profilerkit.trace.columns import F64, I8, I64, Bools, TraceColumns
 
 #: How many arguments come before the result, for operators that libraries call with one (``out=``).
@@ -121,16 +122,11 @@ def models_of(seen: formulas.Seen) -> dict[str, formulas.Model]:
     return {**formulas.MATMUL, **formulas.ATTENTION, **TRAFFIC, **formulas.convolutions(seen)}
 
 
-#: Kernels that torch.compile fuses: pointwise, and reductions with what stands around them. Templates of matrix
-#: products have other names.
-_FUSED = ("triton_poi_", "triton_red_", "triton_per_")
-
-
 def cost_of(name: str, passed: formulas.Arguments, models: dict[str, formulas.Model]) -> formulas.Cost | None:
     """The cost of one call by the operator's name; only operators that launch kernels themselves have one."""
     if name in models:
         return models[name](passed)
-    if name.startswith(_FUSED):
+    if name.startswith(COMPILED):
         return each_once(passed)
     if not name.startswith("aten::"):
         return None

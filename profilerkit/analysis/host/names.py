@@ -34,11 +34,11 @@ _FEEDING: tuple[tuple[str, re.Pattern[str]], ...] = (
         "input.fetch",
         re.compile(
             r"^<built-in function (?:open|open_code|fromfile|memmap|sleep|stat|scandir|listdir|pread|preadv)>"
-            r"|^<built-in method (?:read\w*|recv\w*|seek) of (?:_io|mmap|_?ssl|_?socket|zipfile|h\dpy|lmdb|pyarrow)"
+            r"|^<built-in method (?:read\w*|recv\w*|seek) of (?:_io|mmap|_?ssl|_?socket|zipfile|h5py|lmdb|pyarrow)"
             r"|^<method '(?:read\w*|recv\w*)' of '(?:_io|mmap|_?ssl|_?socket)"
             r"|^numpy/lib/_?(?:npyio|format)\w*\.py|torch/serialization\.py\(\d+\): _?load|PIL/Image\.py\(\d+\): open$"
             r"|: (?:read_file|imread_raw)$"
-            r"|(?:^|/)(?:h\dpy|lmdb|zarr|fsspec|s\dfs|gcsfs|adlfs|boto\d|botocore|urllib\d?|requests|aiohttp|http|smart_open)/"
+            r"|(?:^|/)(?:h5py|lmdb|zarr|fsspec|s3fs|gcsfs|adlfs|boto3|botocore|urllib3?|requests|aiohttp|http|smart_open)/"
             r"|(?:^|/)(?:socket|ssl|tarfile|zipfile|gzip|genericpath|posixpath|pathlib)\.py\(|google/cloud/storage/"
             r"|webdataset/(?:gopen|tariterators|cache)\.py|pyarrow/(?:fs|parquet|dataset|ipc)"
         ),
@@ -46,11 +46,11 @@ _FEEDING: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "input.prep",
         re.compile(
-            r"(?:^|/)(?:PIL|cv\d|torchvision|torchaudio|albumentations|imgaug|skimage|scipy|numpy|pandas|sklearn|kornia"
+            r"(?:^|/)(?:PIL|cv2|torchvision|torchaudio|albumentations|imgaug|skimage|scipy|numpy|pandas|sklearn|kornia"
             r"|tokenizers|transformers|sentencepiece|tiktoken|datasets|librosa|soundfile|audiomentations|decord|av"
             r"|monai|nibabel|torchio|turbojpeg|simplejpeg|imageio|torchdata|nltk|spacy)/"
             r"|^<(?:built-in )?(?:method|function) .*(?:numpy|PIL|_imaging|ImagingCore|ImagingDecoder|tokenizers"
-            r"|sentencepiece|tiktoken|cv\d|pandas|scipy)"
+            r"|sentencepiece|tiktoken|cv2|pandas|scipy)"
             r"|^<built-in function (?:im(?:read|decode)|resize|cvtColor|warpAffine|warpPerspective|remap|flip|rotate"
             r"|blur|GaussianBlur|copyMakeBorder|zoom_shift|geometric_transform|encode|decode\w*|decompress\w*)>"
         ),
@@ -147,7 +147,7 @@ _ALLOCATOR = re.compile(
     r"|^cuMem(?:Create|Map|Unmap|Release|AddressReserve|AddressFree|SetAccess|Alloc|Free)"
 )
 _SYNC_CALL = re.compile(
-    r"^(?:cuda|hip)(?:Device|Stream|Event)Synchronize|^cu(?:Ctx|Stream|Event)Synchronize|^(?:cuda|hip)Memcpy$"
+    r"^(?:cuda|hip)(?:Device|Stream|Event)Synchronize|^cu(?:Ctx|Stream|Event)Synchronize|^(?:cuda|hip)Memcpy(?:WithStream)?$"
 )
 _COPY_CALL = re.compile(r"^(?:cuda|hip|cu)Memcpy")
 _COMPILE = re.compile(

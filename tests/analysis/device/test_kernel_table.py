@@ -58,6 +58,8 @@ def test_an_unknown_device_leaves_the_kind_to_the_name_and_the_efficiency_open()
         ("matmul_kernel", "math"),
         ("triton_tem_fused_addmm_relu_4", "math"),
         ("triton_poi_fused_convolution_relu_2", "membw"),
+        ("triton_fused_convolution_relu_2", "membw"),
+        ("triton_for_fused_0", "membw"),
         ("triton_per_fused__flash_attn_backward_mul_sum_8", "membw"),
     ],
 )

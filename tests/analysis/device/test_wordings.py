@@ -112,6 +112,12 @@ def test_a_frame_says_what_its_name_says_by_itself():
     assert {True, False} == set(found.runs_python.tolist())
 
 
+@pytest.mark.parametrize(("package", "feeds"), [("cv2", True), ("cv3", False), ("h5py", True), ("h6py", False)])
+def test_a_digit_in_the_name_of_a_library_is_part_of_the_name(package, feeds):
+    found = names.HostNames.of(columns_of([f"{package}/core.py(12): read"], Category.PYTHON))
+    assert (found.feeding >= 0).tolist() == [feeds]
+
+
 def test_only_names_of_the_host_are_read_as_frames_and_numbered_ones_once(monkeypatch):
     asked, real = [], names.Frame.of
     monkeypatch.setattr(names.Frame, "of", lambda text: asked.append(text) or real(text))
