@@ -132,7 +132,7 @@ def test_a_snapshot_alone_tells_peak_idle_and_who_asked(tmp_path):
         ("/data/job/train.py:33 step", 1, 4 * KIB),
     ]
     assert report.verdict.headline == "Activations hold 4.00 KiB of 10.0 KiB, most of it for train.py:33 step"
-    assert (report.verdict.bound, report.verdict.confidence) == ("memory-bound", "low")
+    assert report.verdict.bound == "inconclusive"
     assert "its peak is a lower bound" in notes(report)
     assert report.memory.peak_allocated_bytes == 10 * KIB
 
@@ -460,6 +460,15 @@ def test_lows_that_rise_are_growth_and_those_that_do_not_are_none(tmp_path, leak
     if leak:
         assert report.verdict.headline == "Allocated memory grows by 20.0 MiB in every step"
         assert "data.py:7 load: 1.17 GiB in 60 blocks" in outcome(report, "ME004").findings[0].why
+
+
+@pytest.mark.parametrize(("again", "bound"), [(20, "memory-bound"), (19, "inconclusive")])
+def test_a_snapshot_bounds_a_run_only_where_the_allocator_went_to_the_device_again_and_again(tmp_path, again, bound):
+    document = cycles(12)
+    segments = [event(f"segment_{what}", 0x9000, MIB) for _ in range(again) for what in ("free", "alloc")]
+    document["device_traces"][0] += segments
+    verdict = analyze(written(tmp_path / "mem.pickle", pickled(document))).verdict
+    assert (verdict.bound, "200 MiB" in verdict.headline) == (bound, bound == "inconclusive")
 
 
 @pytest.mark.parametrize("then", ["backward", "again", "function", "compiled", "none", "batch"])

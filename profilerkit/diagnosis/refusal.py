@@ -254,13 +254,18 @@ _PEAK = (
 _BUSY = f"A sampler sees that kernels run, not which. Record what they compute: {RECORD}."
 _IDLE = f"A sampler does not see what the host does meanwhile. Record it: {RECORD}."
 _WHY = f"Record the late rank's steps to learn why: {RECORD}, or a trace of torch.profiler."
+#: Rules of an allocator that does not serve requests at once.
+_ALLOCATOR = ("ME001", "ME002")
 #: Mean utilisation from which a device is said to be the bound, not the host (a choice: the rest would save at most as
 #: much).
 BUSY = 0.8
 
 
 def verdict_on_logs(logs: LogFacts, facts: Facts, outcomes: Sequence[Outcome]) -> Verdict:
-    """Out of memory where a request failed; else what samples of the device, or else the memory, make likely."""
+    """Out of memory where a request failed; else what samples of the device, or else the allocator, make likely.
+
+    How full the memory is bounds nothing, as long as each request is served at once.
+    """
     found = next((finding.title for _, finding in in_order(outcomes)), "")
     failed = next((one for one in reversed(logs.own) if one.failed), None)
     if failed is not None:
@@ -275,9 +280,11 @@ def verdict_on_logs(logs: LogFacts, facts: Facts, outcomes: Sequence[Outcome]) -
         return _likely(bound, "low", found or _devices(logs), _BUSY if is_busy else _IDLE)
     if sum(logs.devices):
         return inconclusive(found or _devices(logs), f"{_STEPS} beside the logs.", RECORD)
-    if logs.snapshots:
-        return _likely("memory-bound", "low", found or _memory(logs.snapshots), _PEAK)
-    return inconclusive(found or "The logs hold no samples", f"{_STEPS} beside the logs.", RECORD)
+    if not logs.snapshots:
+        return inconclusive(found or "The logs hold no samples", f"{_STEPS} beside the logs.", RECORD)
+    if any(outcome.rule in _ALLOCATOR and outcome.findings for outcome in outcomes):
+        return _likely("memory-bound", "low", found, _PEAK)
+    return inconclusive(found or _memory(logs.snapshots), _PEAK, RECORD)
 
 
 def _likely(bound: Bound, sure: Confidence, headline: str, refuted_by: str) -> Verdict:
