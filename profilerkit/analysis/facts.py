@@ -37,7 +37,7 @@ from profilerkit.analysis.steps.wall_clock import Pause, pauses
 from profilerkit.analysis.surroundings import Surroundings, Throttling, surroundings, throttling
 from profilerkit.analysis.trace_facts import TraceFacts, device_spec
 from profilerkit.analysis.trust import doubts_of, trust_of
-from profilerkit.analysis.workers.queue import loading_facts
+from profilerkit.analysis.workers.queue import LoadingFacts, loading_facts
 from profilerkit.model import revise
 from profilerkit.model.events import MedianStep
 from profilerkit.model.finding import SOURCES_BY_STRENGTH, CodeLine, Evidence, Source
@@ -281,8 +281,13 @@ class Facts:
             return known
         return revise(known, frames=line.frames, frames_ratio=line.share)
 
-    #: The replayed queue of the loader and its epochs; ``None`` without records of steps.
-    loading = _member(lambda facts: loading_facts(facts.record, facts.chosen.log, facts.chosen.workers))
+    @cached_property
+    def loading(self) -> LoadingFacts | None:
+        """The replayed queue of the loader and its epochs; of a trace alone epochs only, ``None`` where none begins."""
+        epochs = self.trace.epochs if self.trace is not None else None
+        alone = LoadingFacts(epochs=epochs) if epochs is not None else None
+        return loading_facts(self.record, self.chosen.log, self.chosen.workers) or alone
+
     #: What the training process does besides issuing work.
     host = _member(lambda facts: host_facts(facts.record, facts.chosen.log, facts.trace, facts.lines.get("python")))
     #: Recorded ranks on the judged rank's host, which share its cores; ``None`` when unknown.

@@ -37,6 +37,7 @@ from profilerkit.analysis.host.host_facts import (
     InputFacts,
     PythonFacts,
     compiles_of_trace,
+    epochs_of_trace,
     input_facts,
     python_facts,
 )
@@ -59,6 +60,7 @@ from profilerkit.analysis.steps.find import TraceSteps, find_steps
 from profilerkit.analysis.steps.lanes import StepLanes, step_events, step_lanes
 from profilerkit.analysis.steps.phases import PhaseFacts, RecordingFacts, optimizer_rows, phase_facts, recording_facts
 from profilerkit.analysis.steps.trend import causes, loading_per_step, warmup_cost
+from profilerkit.analysis.workers.queue import EpochFacts
 from profilerkit.hardware import DeviceSpec, lookup
 from profilerkit.model import revise
 from profilerkit.model.communication import Parallelism
@@ -108,6 +110,7 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     host_copies: tuple[HostCopy, ...] = ()
     pinned: CopyFacts | None = None
     small_copies: SmallCopyFacts | None = None
+    epochs: EpochFacts | None = None
     python: PythonFacts | None = None
     held: tuple[HeldFacts, ...] | None = None
     tables: DenseTables | None = None
@@ -184,6 +187,7 @@ def trace_facts(
         compute=compute_facts(view),
         memory=memory_of(view),
         collective_work=made_of,
+        epochs=epochs_of_trace(view),
         python=python_facts(view),
         compiles=compiles_of_trace(view),
         recording=recording_facts(columns, names, parts.segments, steps.steady, steps.by_host.steady),

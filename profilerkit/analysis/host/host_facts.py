@@ -16,6 +16,7 @@ from profilerkit.analysis.partition import TraceView
 from profilerkit.analysis.stats import median
 from profilerkit.analysis.steps.find import in_step
 from profilerkit.analysis.steps.log import StepLog
+from profilerkit.analysis.workers.queue import EpochFacts
 from profilerkit.model import revise
 from profilerkit.model.finding import Source
 from profilerkit.model.step import leaf
@@ -130,6 +131,34 @@ def input_facts(view: TraceView) -> InputFacts | None:
         held_ratio=min(held.total_ns / max(steps.steady.total_ns, 1), 1.0),
         frames=frames,
         frames_ratio=frames_ratio if frames else None,
+    )
+
+
+def epochs_of_trace(view: TraceView) -> EpochFacts | None:
+    """Return the epochs that begin in the steady steps of a loader with workers; ``None`` without any.
+
+    The fetch that finds a loader at its end gives no batch: nothing is multiplied or differentiated before the next
+    one, the first of an epoch. Workers that are not kept are shut down in it, which takes milliseconds.
+    """
+    columns, window = view.columns, view.steps.by_host.steady
+    rows = view.parts.fed.rows[view.names.multi_process[columns.name[view.parts.fed.rows]]]
+    rows = rows[covered(window, columns.ts_ns[rows])]
+    trains = (columns.category == Category.CPU_OP) & (view.kinds.math | view.names.backward)[columns.name]
+    begun = np.searchsorted(np.sort(columns.ts_ns[trains]), columns.end_ns[rows])
+    last = np.flatnonzero(np.diff(begun) == 0)
+    last = last[~(np.isin(last - 1, last) | np.isin(last + 1, last))]  # several in a row are batches that were dropped
+    if not len(last):
+        return None
+    lasting = columns.dur_ns[rows]
+    usual_ns = int(np.median(np.delete(lasting, np.r_[last, last + 1]))) if len(rows) > 2 * len(last) else 0
+    lost_ns = float((lasting[last] + np.maximum(lasting[last + 1] - usual_ns, 0)).mean())
+    return EpochFacts(
+        count=len(last),
+        steps=view.count / len(last),
+        time_ns=window.total_ns / len(last),
+        boundary_ns=lost_ns if len(last) > 1 else None,
+        opening_ns=lost_ns,
+        renewed=bool(np.median(lasting[last]) >= QUIET_NS),
     )
 
 

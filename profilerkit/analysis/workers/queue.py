@@ -54,7 +54,10 @@ class QueueFacts(msgspec.Struct, frozen=True):
 
 
 class EpochFacts(msgspec.Struct, frozen=True):
-    """The epochs of the training's loader, each from one first fetch to the next; at least one."""
+    """The epochs of the training's loader, each from one first fetch to the next; at least one.
+
+    A trace alone tells of means, of those that begin in its steady steps; the last fetch is part of the opening then.
+    """
 
     count: int
     steps: float | None = None  #: of a whole epoch, mean; ``None`` below two epochs

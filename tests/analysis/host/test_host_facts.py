@@ -11,7 +11,7 @@ from profilerkit.api import analyze
 from profilerkit.model.finding import in_order
 from profilerkit.rundir.layout import EventKind
 from tests.analysis.workers.test_anatomy import rank
-from tests.recipes import MS, Log, Trace, training
+from tests.recipes import MS, US, Log, Trace, training
 
 # Collections
 
@@ -224,3 +224,29 @@ def test_threads_are_those_of_the_rank():
     log = Log().steps(10, 1_000)
     assert host_facts(rank(log, threads=12), read_log(log.data, {}), None).threads == 12
     assert host_facts(rank(log), read_log(log.data, {}), None).threads is None
+
+
+@pytest.mark.parametrize(
+    ("closing", "opening", "renewed", "fires"),
+    [(20_000, 300_000, True, "IN011"), (50, 300_000, False, None), (5_000, 0, True, None)],
+    ids=["new workers", "kept workers", "short openings"],
+)
+def test_an_epoch_that_opens_with_new_workers_in_a_trace_is_no_case_for_more_of_them(
+    tmp_path, closing, opening, renewed, fires
+):
+    trace, at = Trace(), 1_000
+    for number in range(32):
+        began = at
+        fetches = [closing, opening + 200] if number % 8 == 0 and number else [200]
+        for fetch in fetches:
+            trace.loader(at, at + fetch)
+            at += fetch + 100
+        trace.op(at, at + 10_000, name="aten::mm")
+        at += 10_000
+        trace.step(number, began, at)
+    epochs = trace.facts().epochs
+    assert (epochs.count, epochs.renewed) == (3, renewed)
+    assert epochs.opening_ns == pytest.approx((closing + opening) * US)
+    report = analyze(trace.write(tmp_path / "trace.json"))
+    loading = [entry.rule for entry in report.outcomes if entry.findings and entry.rule in ("IN001", "IN002", "IN011")]
+    assert loading == ([fires] if fires else [])
