@@ -11,6 +11,7 @@ from profilerkit.api import analyze
 from profilerkit.cli import main
 from profilerkit.errors import UnreadableInputError, UsageError
 from profilerkit.formats.directories import named_as_traces, traces_below
+from profilerkit.report import terminal
 from profilerkit.report.sections.fixes import limits_of
 from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, META, WINDOW_STATUS
 from tests.recipes import Log, training, write_run
@@ -83,12 +84,19 @@ def test_what_is_no_trace_is_left_out_of_a_directory_and_named(job):
     )
 
 
-def test_many_files_that_are_no_traces_are_counted(job):
-    for number in range(12):
-        (job / f"config{number:02}.json").write_text("{}")
-    notes = analyze(job).trust.notes
-    assert notes[2].startswith("config02.json is not a trace")
-    assert notes[3] == "9 more files there cannot be read as traces and were left out."
+@pytest.mark.parametrize(
+    ("count", "more", "verb"), [(12, "9 more files", "were"), (4, "1 more file", "was"), (3, "", "")]
+)
+def test_many_files_that_are_no_traces_are_counted(job, count, more, verb):
+    for number in range(count):
+        (job / f"config{number:02}.json").write_text("")
+    report = analyze(job)
+    assert report.trust.notes[2].startswith("config02.json is not a trace")
+    assert any(note.startswith(f"{more} there cannot be read") for note in report.trust.notes) is bool(more)
+    assert report.run.left_out[2:] == ("config02.json (the file is empty)", *([more] if more else []))
+    shown = " ".join(terminal.render(report).split())
+    assert "Left out: config00.json (the file is empty); config01.json (the file is empty)" in shown
+    assert more in shown
 
 
 def test_a_file_that_was_named_must_be_a_trace(job):

@@ -51,6 +51,7 @@ class Recording(msgspec.Struct, frozen=True):
         of: how many ranks were read, where ``ranks`` are only some of them; 0 where they are all.
         world_size: ranks of the whole job where no run directory says it; ``None`` leaves it to the traces.
         by_dumps: the ranks are those of flight recorder dumps, and nothing else was read of them.
+        left_out: files of a directory that cannot be read, each with the reason, and how many more there are.
     """
 
     ranks: list[RankFacts]
@@ -60,6 +61,7 @@ class Recording(msgspec.Struct, frozen=True):
     of: int = 0
     world_size: int | None = None
     by_dumps: bool = False
+    left_out: tuple[str, ...] = ()
 
     @property
     def distinct(self) -> int:
@@ -95,7 +97,7 @@ def read_inputs(paths: Sequence[Path], reading: Reading) -> Recording:
         recording = Recording([rank_facts(logs[0].origin, None, None)], None, ())
     else:
         raise left_out[0][1]
-    return revise(recording, logs=tuple(logs), notes=(*recording.notes, *_left_out_notes(left_out, "log")))
+    return _without(revise(recording, logs=tuple(logs)), left_out, "log")
 
 
 def _has_others(path: Path, dumps: Files) -> bool:
@@ -125,8 +127,8 @@ def _of_dumps(paths: Sequence[Path], found: dict[Path, Files], *, strict: bool) 
     numbers, said = _ranks_named([dump.origin for dump in dumps])
     ranks, notes = dumped_ranks(dumps, numbers)
     sizes = [dump.world_size for dump in dumps if dump.world_size is not None]
-    said = (*said, *notes, *_left_out_notes(left_out, "dump"))
-    return Recording(ranks, None, said, world_size=max(sizes, default=None), by_dumps=True)
+    recording = Recording(ranks, None, (*said, *notes), world_size=max(sizes, default=None), by_dumps=True)
+    return _without(recording, left_out, "dump")
 
 
 def _ranks_named(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -255,7 +257,7 @@ def _read_traces(paths: Sequence[Path], reading: Reading) -> Recording:
     ranks.sort(key=lambda entry: (entry.rank is None, entry.rank or 0, entry.origin))
     require_one_job(ranks)
     older = older_notes(path for path in paths if path.is_dir())
-    return Recording(ranks, None, (*older, *together, *_left_out_notes(left_out)))
+    return _without(Recording(ranks, None, (*older, *together)), left_out, "trace")
 
 
 def _ranks_of(read: Sequence[Read], reading: Reading) -> tuple[list[RankFacts], list[str]]:
@@ -283,14 +285,15 @@ def _check_distinct(files: Iterable[Path]) -> None:
             )
 
 
-def _left_out_notes(left_out: Sequence[tuple[Path, UnreadableInputError]], kind: str = "trace") -> list[str]:
-    notes = [
-        f"{path.name} is not a {kind} that can be read and was left out: {error.cause or error.what}."
-        for path, error in left_out[:_NAMED]
-    ]
-    if len(left_out) > _NAMED:
-        notes.append(f"{len(left_out) - _NAMED} more files there cannot be read as {kind}s and were left out.")
-    return notes
+def _without(recording: Recording, left_out: Sequence[tuple[Path, UnreadableInputError]], kind: str) -> Recording:
+    """Return the recording with the files that cannot be read: the first are named, the others counted."""
+    named = [(path.name, error.cause or error.what) for path, error in left_out[:_NAMED]]
+    notes = [f"{name} is not a {kind} that can be read and was left out: {why}." for name, why in named]
+    said = [f"{name} ({why})" for name, why in named]
+    if (more := len(left_out) - _NAMED) > 0:
+        said.append(f"{more} more file{'s' if more > 1 else ''}")
+        notes.append(f"{said[-1]} there cannot be read as {kind}s and {'were' if more > 1 else 'was'} left out.")
+    return revise(recording, notes=(*recording.notes, *notes), left_out=(*recording.left_out, *said))
 
 
 def require_one_job(ranks: Sequence[RankFacts]) -> None:
@@ -317,6 +320,7 @@ def describe(places: Sequence[Path], recording: Recording, ending: Ending | None
         name=first.parent.name if together else first.name,
         kind="run" if record else "logs" if alone else "dumps" if facts.by_dumps else "trace",
         files=(*(() if alone else (entry.origin for entry in ranks)), *(log.origin for log in recording.logs)),
+        left_out=recording.left_out,
         profilerkit_version=version,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         world_size=facts.world_size,

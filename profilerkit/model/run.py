@@ -133,6 +133,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         name: what a person calls it: the directory or file name.
         kind: ``run`` for a run directory, ``trace`` for files somebody sent, ``logs`` for files without steps,
             ``dumps`` for those of flight recorders.
+        left_out: files beside them that cannot be read, each with the reason: at most three of a kind, then a count.
         ended: how the recording ended, for example ``finished`` or ``KeyError: 'x'``; ``None`` when unknown.
         ending: the kind of its end; ``None`` when unknown, as of a trace alone.
         failure: which rank failed first and which left no word of its end, in whole sentences; ``None`` when every rank
@@ -148,6 +149,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: Literal["run", "trace", "logs", "dumps"]
     files: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
     profilerkit_version: str
     created: str
     world_size: int | None = None

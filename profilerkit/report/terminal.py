@@ -229,7 +229,7 @@ def _first(page: Page, first: blocks.First) -> None:
     if first.missing:
         page.line((first.missing, "dim"))
     for line in first.lines[:_LIMITS]:
-        page.line((_plain(line, 2 * page.width), "yellow"))
+        page.line((_plain(line, 4 * page.width), "yellow"))
 
 
 def _sections(page: Page, made: blocks.Document) -> None:

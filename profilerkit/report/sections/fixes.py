@@ -154,6 +154,8 @@ def limits_of(report: Report) -> Iterator[str]:
         yield f"{what} {'cut off' if trust.truncated else 'damaged'}: {read}{lost if trust.dropped else ''}."
     if trust.another_follows:
         yield f"{'The' if alone else 'A'} file holds a second document after the first: only the first was read."
+    if report.run.left_out:
+        yield f"Left out: {inert('; '.join(report.run.left_out), SENTENCE_LIMIT)}."
     aside = sorted((outcome for outcome in report.outcomes if outcome.suppressed), key=_expected, reverse=True)
     for outcome in aside[:_SUPPRESSED_SHOWN]:
         saves = f" (saves {format_ratio(_expected(outcome))})" if _expected(outcome) else ""
