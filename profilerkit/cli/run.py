@@ -1,8 +1,9 @@
 """``profilerkit run``: start a training command so that it records itself, and become it.
 
-The command is not watched from a process above it. That could name the signal that killed it, which the recording
-cannot, but a supervisor that is killed itself leaves a training behind that holds its device, hands on a second time
-what was sent to the whole process group (``timeout``, a launcher), and stands between torchrun and its workers.
+The command is not watched from a process above it. That could name each signal that killed it, where Python's
+faulthandler names faults such as SIGSEGV alone. But a supervisor that is killed itself leaves a training behind that
+holds its device, hands on a second time what was sent to the whole process group (``timeout``, a launcher), and stands
+between torchrun and its workers.
 ``profilerkit analyze`` finds out by itself whether a process that left no word of its end still runs.
 """
 

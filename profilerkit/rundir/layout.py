@@ -18,6 +18,7 @@
                    windows/000123/  status.json (WindowStatus), trace.json or trace.json.gz (.part until complete),
                                     flight.json (Flight: the last collectives at the window's end)
                    oom.json         OutOfMemory, only when the rank ended by running out of memory
+                   fault.txt        what Python's faulthandler says of a signal that ends the process; else empty
                    end.json         RankEnd, only on a clean close; missing means the process was killed. Its room is
                                     taken at the start (end.json.part), so that a full disk cannot refuse it
 
@@ -52,6 +53,7 @@ FLIGHT = "flight.json"
 DDP = "ddp.json"
 END = "end.json"
 OOM = "oom.json"
+FAULT = "fault.txt"
 WINDOWS = "windows"
 WINDOW_STATUS = "status.json"
 WINDOW_TRACE = "trace.json"

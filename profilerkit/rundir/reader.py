@@ -61,6 +61,7 @@ class RankRecord(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     workers: tuple[WorkerRecord, ...] = ()
     oom: OutOfMemory | None = None
+    fault: str = ""  #: the signal by which a fault ended the process, and where; empty without one
     clock: Clock | None = None  #: turns its times into the time of day; ``None`` without an anchor
     #: The last collectives before the end of each window and of the run, as far as they were recorded.
     flights: tuple[Flight, ...] = ()
@@ -203,6 +204,7 @@ def _read_rank(rank: int, path: Path) -> RankRecord:
         end=end,
         workers=tuple(_workers(path, notes)),
         oom=_document(path / layout.OOM, OutOfMemory, notes, optional=True),
+        fault=_fault(path / layout.FAULT, notes),
         clock=clock,
         flights=tuple(flight for flight in flights if flight is not None),
         ddp=_document(path / layout.DDP, DdpRecord, notes, optional=True),
@@ -240,6 +242,26 @@ def _document(path: Path, kind: type[_Document], notes: list[str], *, optional: 
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         notes.append(f"{path.name} is damaged: {error}")
         return None
+
+
+#: The signals that Python's faulthandler knows, by its words, and the innermost line outside of packages.
+_SIGNALS = {
+    "Segmentation fault": "SIGSEGV",
+    "Aborted": "SIGABRT",
+    "Bus error": "SIGBUS",
+    "Floating-point exception": "SIGFPE",
+    "Illegal instruction": "SIGILL",
+}
+_FAULT = re.compile(rf"Fatal Python error: ({'|'.join(_SIGNALS)})")
+_FAULT_LINE = re.compile(r'\n  File "(?![^"\n]*/lib/python\d)(?:[^"\n]*/)?([^"/\n]{1,100})", line (\d{1,9}) in ')
+
+
+def _fault(path: Path, notes: list[str]) -> str:
+    text = (_bytes(path, notes, optional=True, most_bytes=DOCUMENT_BYTES) or b"").decode("utf-8", "replace")
+    if (match := _FAULT.match(text)) is None:
+        return ""
+    line = _FAULT_LINE.search(text)
+    return f"{match[1]} ({_SIGNALS[match[1]]})" + (f" at {line[1]}:{line[2]}" if line is not None else "")
 
 
 def _lines(path: Path, kind: type[_Document], notes: list[str]) -> list[_Document]:
