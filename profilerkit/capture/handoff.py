@@ -1,16 +1,13 @@
 """Compress traces, beside the training and after it, and make the report: each in a process of its own.
 
     python -m profilerkit.capture.handoff DIRECTORY [--summaries] [PID]
-    python -m profilerkit.capture.handoff --after RUN PID [--quiet]
 
 compresses the traces of one rank. With the process that trains as ``PID`` it runs beside the training: it takes the CPU
 that nobody else wants, and ends with that process. With ``--summaries`` it becomes ``profilerkit map`` when it is done.
-The second form waits for the process to end, and makes the report of a run in which a signal such as SIGSEGV ended one.
 """
 
 import gzip
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -105,33 +102,6 @@ def analyze(run: Path, seconds: float, *, quiet: bool = False) -> "Report | None
     return None
 
 
-def analyze_after_fault(run: Path, *, quiet: bool) -> None:
-    """Have the report of ``run`` made if a fault ends this process: Python runs nothing then.
-
-    The process that waits is nobody's child, as programs may wait for all of theirs.
-    """
-    words = ["--after", str(run), str(os.getpid()), *(["--quiet"] if quiet else [])]
-    process = _start(own_program("profilerkit.capture.handoff", *words), is_left=True, stderr=None)
-    threading.Thread(target=process.wait, name="profilerkit-after", daemon=True).start()
-
-
-def _after(run: Path, pid: int, *, quiet: bool) -> None:
-    if not hasattr(os, "pidfd_open") or os.fork():
-        return
-    try:
-        ended = os.pidfd_open(pid)
-    except ProcessLookupError:
-        pass
-    except OSError:  # a kernel before Linux 5.3
-        return
-    else:
-        select.select([ended], [], [])
-    if any(file.stat().st_size for file in run.glob(f"{layout.RANK_PREFIX}*/{layout.FAULT}")) and not _has_ended(
-        run, 0
-    ):
-        analyze(run, _ANALYZE_SECONDS, quiet=quiet)
-
-
 def _analysis(run: Path, *, quiet: bool) -> list[str]:
     return own_program("profilerkit", "analyze", str(run), "-f", "html,json", "--brief", *(["-q"] if quiet else []))
 
@@ -145,12 +115,10 @@ def _state(path: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
-def _start(
-    command: list[str], *, is_left: bool = False, stderr: int | None = subprocess.DEVNULL
-) -> "subprocess.Popen[bytes]":
+def _start(command: list[str], *, is_left: bool = False) -> "subprocess.Popen[bytes]":
     none = subprocess.DEVNULL
     return subprocess.Popen(  # noqa: S603  our own module, no shell
-        command, stdin=none, stdout=none, stderr=stderr, env=own_environment(), start_new_session=is_left
+        command, stdin=none, stdout=none, stderr=none, env=own_environment(), start_new_session=is_left
     )
 
 
@@ -239,11 +207,8 @@ def summary_program(rank_path: Path) -> list[str]:
 
 
 def main() -> None:
-    """Compress every window of the rank directory named on the command line, or wait for a process to end."""
+    """Compress every window of the rank directory named on the command line."""
     words = sys.argv[1:]
-    if words[0] == "--after":
-        _after(Path(words[1]), int(words[2]), quiet="--quiet" in words)
-        return
     summaries = "--summaries" in words
     directory, *pid = [word for word in words if word != "--summaries"]
     parent = int(pid[0]) if pid else None

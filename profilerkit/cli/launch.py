@@ -95,8 +95,6 @@ def _record() -> None:
         Console(quiet=order.quiet).note(
             f"profilerkit: recording to {name}; for a report before it ends: profilerkit analyze {name}"
         )
-        if order.trial is None and order.choices.get("analyze", True):
-            handoff.analyze_after_fault(recording.directory, quiet=order.quiet)
     if not faulthandler.is_enabled():  # else the program is told of a fault as it wants to be
         file = (rank_directory(recording.directory, rank) / FAULT).open("wb")
         faulthandler.enable(file, all_threads=False)  # holds the file

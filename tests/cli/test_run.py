@@ -13,13 +13,10 @@ from pathlib import Path
 import pytest
 
 import profilerkit
-from profilerkit.capture.handoff import wait_for_report
 from profilerkit.capture.settings import VARIABLE, RunOptions
 from profilerkit.cli import main, run
-from profilerkit.rundir.layout import FAULT
 from profilerkit.rundir.reader import read_run
 from tests import programs
-from tests.recipes import Log, write_run
 
 HOME = Path(profilerkit.__file__).parents[1]
 LIGHT = ["--no-deep", "--no-nvml", "--no-host"]
@@ -185,23 +182,6 @@ def test_an_ending_python_does_not_survive_leaves_what_analyze_reads(warm, tmp_p
     told = capsys.readouterr().out
     assert "input-bound" in told.lower()
     assert named in " ".join(told.split())
-
-
-@pytest.mark.torch
-def test_a_fault_is_reported_by_a_process_that_outlives_the_command(warm, tmp_path):
-    warm(TRAIN + "time.sleep(1); os.kill(os.getpid(), signal.SIGBUS)", options=LIGHT)
-    report = wait_for_report(tmp_path / "runs" / "train", 60.0)
-    assert report.run.ended.startswith("Bus error (SIGBUS) at train.py:")
-
-
-@pytest.mark.parametrize(("fault", "is_told"), [("Fatal Python error: Aborted\n", True), ("", False)])
-def test_what_waits_for_a_fault_says_what_was_found(tmp_path, fault, is_told):
-    run = write_run(tmp_path / "run", [Log().steps(30, 100_000)], ended=False)
-    (run / "rank_00000" / FAULT).write_text(fault)
-    above_all = str(2**22 + 1)  # of numbers of processes
-    words = ["-m", "profilerkit.capture.handoff", "--after", str(run), above_all]
-    done = subprocess.run([sys.executable, *words], cwd=HOME, capture_output=True, text=True, check=False)
-    assert ("The run ended after 30 recorded steps: Aborted (SIGABRT)" in done.stderr) is is_told
 
 
 @pytest.mark.torch
