@@ -297,7 +297,7 @@ def doubts_of(chosen: RankFacts, no_trace: Sequence[str]) -> list[Doubt]:
         out.append(Doubt("framework", f"This is a profile of {chosen.trace.meta.framework}: {unread}."))
     if chosen.trace and chosen.mode == "cpu" and chosen.record is None and chosen.trace.meta.devices:
         hint = fitting(SHOW_DEVICE, chosen.trace.meta.recorder)
-        said = f"The trace lists a GPU but none of its events. If the model is on it, record {hint}."
+        said = f"If the model is on the GPU that the trace lists, record {hint}: its events are missing."
         out.append(Doubt("unseen device", said))
     damage = chosen.trace.damage if chosen.trace else None
     if damage and damage.truncated and chosen.mode == "gpu":

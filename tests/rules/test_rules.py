@@ -22,6 +22,8 @@ from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth
 from profilerkit.model.report import Collective, HostCopy
 from profilerkit.model.run import Loader, Series, Trust
 from profilerkit.model.step import PARTS, Rank, SlowSteps, Steps, StepTimes
+from profilerkit.report import terminal
+from profilerkit.report.findings import first_sentence
 from profilerkit.rules import RULES
 from profilerkit.rules.api import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.calibrated import calibrated
@@ -414,6 +416,12 @@ def test_no_rule_speaks_within_the_noise_of_the_step_time(code):
         return  # by the collectives of each step it is no accident, however much the steps differ
     noisy = replace(FIRES[code], step_error_ns=0.5 * STEP_NS)
     assert ended(code, noisy) is Passed
+
+
+@pytest.mark.parametrize("code", FIRES)
+def test_the_first_sentence_of_a_fix_is_whole_in_a_terminal(code):
+    fixes = [found.fix.text for found in check(code, FIRES[code]).findings if found.fix is not None]
+    assert all(len(first_sentence(text)) <= terminal.TITLE for text in fixes), fixes
 
 
 @pytest.mark.parametrize("code", FIRES)

@@ -73,7 +73,7 @@ def first_of(report: Report, findings: Findings) -> blocks.First:
     if findings.fixes and report.trust.mode != "logs":
         because, missing = _because(report, findings.fixes[0]), wording.parts_missing(report)
         return revise(first, fixes=findings.fixes, because=because, measure=_measure(report), missing=missing)
-    if not findings.fixes and verdict.bound in ("balanced", "compute-bound"):
+    if not findings.fixes and verdict.bound in ("balanced", "compute-bound") and verdict.detail != "likely":
         return revise(first, advice="Nothing needs to change.", missing=wording.parts_missing(report))
     verdict, helps = report.verdict, inert(report.verdict.refuted_by, SENTENCE_LIMIT)
     is_log = report.trust.mode in ("logs", "dumps")

@@ -9,7 +9,7 @@ from profilerkit.analysis.whatif import at_most, saving
 from profilerkit.model.communication import DistributedModel, LateRank, ParallelName
 from profilerkit.model.finding import Confidence, Evidence, Fix, Saving, Source
 from profilerkit.model.step import PARTS, within
-from profilerkit.rules.api import ENOUGH_STEPS, Facts, Fired, MissingData, Result, fired, spent
+from profilerkit.rules.api import ENOUGH_STEPS, Facts, Fired, MissingData, Result, fired, may_train, spent
 from profilerkit.rules.comm.exposed_collectives import ExposedCollectives, to_divide, undivided, unseen
 from profilerkit.units import format_ns, format_ratio
 
@@ -113,7 +113,7 @@ def who(facts: Facts) -> str:
 def whole_job(facts: Facts) -> str:
     """Return whoever loses the time where no rank is to blame."""
     if not facts.on_device:
-        return "Training"
+        return "Training" if may_train(facts) else "The program"
     device = facts.rank.device or ""
     return next((f"The {kind}" for kind in ("TPU", "NPU") if kind in device), "The GPU")
 
