@@ -7,8 +7,9 @@ from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.whatif import saving, slowed
+from profilerkit.model import revise
 from profilerkit.model.finding import Evidence, Fix, Saving, SettingChange
-from profilerkit.rules.api import MissingData, NotApplicable, Passed, Result, Rule, each, fired, may_train, revise, unsure
+from profilerkit.rules.api import MissingData, NotApplicable, Passed, Result, Rule, each, fired, may_train, unsure
 from profilerkit.rules.evidence import line_evidence, line_text
 from profilerkit.rules.parts import WARN, dividing_reads, issuing_share
 from profilerkit.trace.classify import Phase
