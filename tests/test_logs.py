@@ -543,6 +543,9 @@ def test_a_log_without_times_is_drawn_by_sample(tmp_path):
     assert "Seconds since the first sample" not in report.to_html()
     assert 'id="logged-strips"' in report.to_html()
     assert outcome(report, "RU008").findings[0].title.endswith("in one stretch of about 9 samples")
+    short = "".join("97 %\n" * busy + "1 %\n" for busy in (2, 5, 3, 7, 2, 6))
+    report = analyze(written(tmp_path / "short.csv", "utilization.gpu [%]\n" + short))
+    assert outcome(report, "RU008").findings[0].title.endswith("stretches of about one sample")
 
 
 def test_two_snapshots_are_compared_by_their_peaks(tmp_path):

@@ -396,6 +396,21 @@ def test_the_rule_is_not_about_runs_without_its_subject(code):
     assert result.reason
 
 
+@pytest.mark.parametrize(
+    ("call", "reads", "fix"),
+    [
+        ("cudaDeviceSynchronize", 0.0, "Call torch.cuda.synchronize() every 50 steps"),
+        ("hipEventSynchronize", 3.9, "Call event.synchronize() every 50 steps"),
+        ("cudaEventSynchronize", 4.0, "Read values back every 50 steps"),
+        ("cudaStreamSynchronize", 0.0, "Read values back every 50 steps"),
+    ],
+)
+def test_a_wait_that_reads_nothing_is_not_told_to_read_less(call, reads, fix):
+    known = syncing(8.0)
+    syncs = replace(known.syncs, culprits=((call, 60),), reads_per_step=reads)
+    assert finding("OV002", replace(known, syncs=syncs)).fix.text.startswith(fix)
+
+
 @pytest.mark.parametrize("code", FIRES)
 def test_every_rule_can_abstain(code):
     assert code in MISSING or code in NOT_APPLICABLE
