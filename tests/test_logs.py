@@ -520,6 +520,9 @@ def test_rests_without_a_distance_and_waits_shorter_than_a_sample_are_told_apart
     assert outcome(analyze(written(tmp_path / "d.csv", light)), "RU008").findings[0].title.endswith("than a sample")
     busy = analyze(written(tmp_path / "c.csv", used([0] * 40 + [99] * 60)))
     assert outcome(busy, "RU008").status == "passed"
+    said = " ".join(terminal.render(busy).split())
+    assert "Record what they compute" in said  # that kernels run says not that none is needless
+    assert "Nothing needs to change" not in said
 
 
 @pytest.mark.parametrize(("first", "bound"), [(92, "compute-bound"), (45, "overhead-bound")])
