@@ -745,6 +745,8 @@ def test_the_late_rank_is_named_whatever_the_bound(known):
     found = verdict_of(known)
     assert found.rank == 7
     assert "The other ranks wait 40 % of the step for rank 7." in found.consequence
+    unmarked = replace(known, steps=revise(known.steps, found_by=WHOLE_TRACE))
+    assert "wait 40 % of the recording for rank 7." in verdict_of(unmarked).consequence
 
 
 def test_a_verdict_about_a_rank_that_is_likely_late_has_low_confidence():

@@ -21,7 +21,7 @@ from profilerkit.model.communication import Communication, LateRank
 from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth
 from profilerkit.model.report import Collective, HostCopy
 from profilerkit.model.run import Loader, Series, Trust
-from profilerkit.model.step import PARTS, Rank, SlowSteps, Steps, StepTimes
+from profilerkit.model.step import PARTS, WHOLE_TRACE, Rank, SlowSteps, Steps, StepTimes
 from profilerkit.report import terminal
 from profilerkit.report.findings import first_sentence
 from profilerkit.rules import RULES
@@ -1466,6 +1466,8 @@ def test_a_guard_states_no_saving_and_no_bound():
         assert (found.bound, found.saving, found.fix) == (None, None, None)
         assert found.title == "Only 1 of 2 recorded steps is steady"
         assert found.why.startswith("1 of 2 recorded steps could be judged (1 warm-up). ")
+    (whole,) = check("RU003", facts(steps=steps(1, count=1, found_by=WHOLE_TRACE))).findings
+    assert whole.why.startswith("Set-up and all steps are judged as one. ")
 
 
 # RU004
