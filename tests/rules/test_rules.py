@@ -526,6 +526,7 @@ def test_every_threshold_is_tried_on_both_sides():
         ("ME001", "fewest_faults"),
         ("ME001", "longest_fault_ns"),
         ("ME001", "fewest_retaken"),
+        ("ME001", "smallest_given_back"),
         ("ME001", "fewest_samples"),
         ("OV001", "host_low_ratio"),
         ("OV001", "host_main_share"),
