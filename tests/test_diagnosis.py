@@ -7,15 +7,17 @@ from hypothesis import strategies as st
 from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.rank_facts import rank_facts
 from profilerkit.analysis.steps.series import Doubt, Stall
+from profilerkit.api import analyze
 from profilerkit.diagnosis.verdict import diagnose
 from profilerkit.model import revise
 from profilerkit.model.finding import Evidence, Finding, Fix, Outcome, Saving
 from profilerkit.model.run import STEP_TIMERS, Loader, Signal, Trust
 from profilerkit.model.step import PARTS, WHOLE_TRACE, Rank, SlowSteps
 from profilerkit.model.verdict import RECORD, RECORD_MORE
+from profilerkit.report.terminal import render
 from profilerkit.rules import RULES
 from profilerkit.rules.runner import run_rules
-from tests.recipes import INPUT, MS, STEP_NS, facts, parts, replace, steps, training
+from tests.recipes import INPUT, MS, STEP_NS, facts, host_training, parts, replace, steps, training
 from tests.rules.test_rules import FIRES, NO_STEPS, cold, on_host, stalling, timers_only, waiting
 
 
@@ -605,6 +607,34 @@ def test_a_mean_of_many_or_of_even_steps_is_said_of_every_step(steady, cv):
     assert "every 100 ms step" in verdict_of(uneven(REACHED["memory-bound", "capacity"], steady, cv)).headline
 
 
+@pytest.mark.parametrize(("ratio", "said"), [(1.18, "the mean 118 ms step"), (1.17, "every 117 ms step")])
+def test_a_mean_that_is_far_from_the_median_is_not_said_of_every_step(ratio, said):
+    known = REACHED["memory-bound", "capacity"]
+    times = revise(known.steps.time_ns, mean=round(ratio * STEP_NS))
+    assert said in verdict_of(replace(known, steps=revise(known.steps, steady=20, time_ns=times))).headline
+
+
+@pytest.mark.parametrize(
+    ("name", "who"),
+    [("aten::mm", "The program"), ("autograd::engine::evaluate_function: MmBackward0", "Training")],
+)
+def test_a_host_is_said_to_train_where_a_backward_pass_was_recorded(tmp_path, name, who):
+    trace = host_training(8, compute=10_000)
+    for event in trace.events[::2]:
+        event["name"] = name
+    assert analyze(trace.write(tmp_path / "a.json")).verdict.headline.startswith(f"{who} computes for")
+
+
+def test_a_device_that_is_listed_and_not_used_is_asked_about_and_named_nowhere(tmp_path):
+    trace = host_training(8, compute=10_000, devices=({"id": 0, "name": "Tesla T4"},))
+    report = analyze(trace.write(tmp_path / "a.json"))
+    assert (report.verdict.bound, report.verdict.detail, report.run.devices) == ("compute-bound", "likely", ())
+    text = render(report)
+    assert "record ProfilerActivity.CUDA" in text
+    assert "Nothing needs to change" not in text
+    assert report.verdict.consequence.count(report.verdict.refuted_by) == 1
+
+
 @pytest.mark.parametrize(
     ("major", "said"),
     [(8, "The fixes named here could not be priced."), (None, "The saving of a lower precision is not known.")],
@@ -715,6 +745,8 @@ def test_the_late_rank_is_named_whatever_the_bound(known):
     found = verdict_of(known)
     assert found.rank == 7
     assert "The other ranks wait 40 % of the step for rank 7." in found.consequence
+    unmarked = replace(known, steps=revise(known.steps, found_by=WHOLE_TRACE))
+    assert "wait 40 % of the recording for rank 7." in verdict_of(unmarked).consequence
 
 
 def test_a_verdict_about_a_rank_that_is_likely_late_has_low_confidence():

@@ -529,6 +529,9 @@ def test_rests_without_a_distance_and_waits_shorter_than_a_sample_are_told_apart
     assert outcome(analyze(written(tmp_path / "d.csv", light)), "RU008").findings[0].title.endswith("than a sample")
     busy = analyze(written(tmp_path / "c.csv", used([0] * 40 + [99] * 60)))
     assert outcome(busy, "RU008").status == "passed"
+    said = " ".join(terminal.render(busy).split())
+    assert "Record what they compute" in said  # that kernels run says not that none is needless
+    assert "Nothing needs to change" not in said
 
 
 @pytest.mark.parametrize(("first", "bound"), [(92, "compute-bound"), (45, "overhead-bound")])
@@ -552,6 +555,9 @@ def test_a_log_without_times_is_drawn_by_sample(tmp_path):
     assert "Seconds since the first sample" not in report.to_html()
     assert 'id="logged-strips"' in report.to_html()
     assert outcome(report, "RU008").findings[0].title.endswith("in one stretch of about 9 samples")
+    short = "".join("97 %\n" * busy + "1 %\n" for busy in (2, 5, 3, 7, 2, 6))
+    report = analyze(written(tmp_path / "short.csv", "utilization.gpu [%]\n" + short))
+    assert outcome(report, "RU008").findings[0].title.endswith("stretches of about one sample")
 
 
 def test_two_snapshots_are_compared_by_their_peaks(tmp_path):

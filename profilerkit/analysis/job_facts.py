@@ -171,6 +171,8 @@ def _rank(rank: RankFacts, position: int, job: Job, timed: float | None) -> Rank
     trace, ledger, matching = rank.trace, job.ledger, job.matching
     device = device_of_run(rank)
     meta = rank.record.meta if rank.record else None
+    # A file lists the devices of its machine, used or not.
+    used = trace is not None and (trace.device is not None or trace.device_events_missing)
     known = ledger if ledger is not None and ledger.of[position] else None
     return Rank(
         rank=rank.rank,
@@ -178,7 +180,7 @@ def _rank(rank: RankFacts, position: int, job: Job, timed: float | None) -> Rank
         breakdown=rank.parts,
         busy_ratio=device.busy_ratio if device else None,
         step_ns=rank.steps.time_ns.median if rank.steps.time_ns else None,
-        device=trace.properties.name if trace and trace.properties else meta.device_name if meta else None,
+        device=trace.properties.name if trace and trace.properties and used else meta.device_name if meta else None,
         timed_ns=None if timed is None else round(timed),
         device_window=trace.device_window if trace else None,
         last=int(known.last[position]) if known else None,

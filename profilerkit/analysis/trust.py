@@ -13,6 +13,7 @@ from profilerkit.analysis.steps.series import Doubt, weaknesses
 from profilerkit.analysis.trace_facts import TraceFacts
 from profilerkit.model import revise
 from profilerkit.model.run import INPUT_WAIT, OPERATOR_TRACE, STEP_TIMERS, CaptureCost, Series, Signal, Trust
+from profilerkit.model.step import WHOLE_TRACE
 from profilerkit.rundir.layout import EventKind, NoKernels
 from profilerkit.rundir.reader import RankRecord, named_ranks
 from profilerkit.trace.columns import ANOTHER_FOLLOWS, Damage, Recorder
@@ -275,7 +276,9 @@ def trust_of(
         notes.insert(0, "The run used a device, but the trace holds none of its events.")
     notes += [doubt.words for doubt in doubts if doubt.words not in notes]
     if chosen.steps.inferred and chosen.steps.time_ns:
-        notes.append(f"Steps were inferred from {chosen.steps.found_by}.")
+        is_whole = chosen.steps.found_by == WHOLE_TRACE
+        whole = "Nothing marks a step: the whole recording is judged as one."
+        notes.append(whole if is_whole else f"Steps were inferred from {chosen.steps.found_by}.")
     return Trust(
         mode="gpu" if chosen.mode == "gpu" else "cpu" if chosen.mode == "cpu" else "steps",
         events=sum(rank.trace.n_events for rank in ranks if rank.trace),
@@ -320,7 +323,7 @@ def doubts_of(chosen: RankFacts, no_trace: Sequence[str]) -> list[Doubt]:
         and not chosen.trace.no_kernels
     ):
         hint = fitting(SHOW_DEVICE, chosen.trace.meta.recorder)
-        said = f"The trace lists a GPU but none of its events. If the model is on it, record {hint}."
+        said = f"If the model is on the GPU that the trace lists, record {hint}: its events are missing."
         out.append(Doubt("unseen device", said))
     damage = chosen.trace.damage if chosen.trace else None
     if damage and damage.truncated and chosen.mode == "gpu":

@@ -210,7 +210,7 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
         verb = "is" if facts.missing_ranks == 1 else "are"
         sentences.append(f"{facts.missing_ranks} of {facts.world_size} ranks {verb} missing.")
     if not late:  # all doubts stand among what the report can be trusted for; the first screen is short
-        sentences += [doubt.words for doubt in facts.doubts[:1]]
+        sentences += [doubt.words for doubt in facts.doubts[:1] if doubt.words != verdict.refuted_by]
     sentences.append(f"{fired} of {len(outcomes)} rules fired; {blind} could not run.")
     return " ".join(sentences)
 
@@ -414,14 +414,16 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
     largest = max(("math", "small", "other"), key=lambda kind: facts.share(f"compute.{kind}"))
     time = format_ns((moving if memory else kernels - moving) * (facts.mean_step_ns or 0.0))
     what = "moves memory" if memory else "computes"
+    unseen = next((doubt.words for doubt in facts.doubts if doubt.kind == "unseen device"), "")
+    kind = "bandwidth" if memory else {"math": "math", "small": "small kernels"}.get(largest, "")
     return Verdict(
         bound="memory-bound" if memory else "compute-bound",
-        detail="bandwidth" if memory else {"math": "math", "small": "small kernels"}.get(largest, ""),
+        detail="likely" if unseen else kind,
         # Names tell the kind of a kernel, not the bytes it moved.
         confidence=weakest(sure, "medium") if memory else sure,
         headline=f"{who(facts)} {what} for {time} of {each(facts, mean_step(facts))}",
         share=facts.family("memory" if memory else "compute"),
-        refuted_by="A finding with an expected saving of 5 % or more.",
+        refuted_by=unseen or "A finding with an expected saving of 5 % or more.",
     )
 
 

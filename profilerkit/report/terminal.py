@@ -152,7 +152,7 @@ def bar(page: Page, segments: Sequence[Segment], width: int | None = None) -> No
 #: Fixes on the first screen, the lines of code of each, and the lines against the headline.
 _FIXES, _CODE_LINES, _LIMITS = 3, 2, 2
 _ROWS, _NAME = 12, 35  #: rows of a table, and characters of a name in it
-_TITLE = 150  #: characters of a title that fits into a line or two
+TITLE = 150  #: characters of a title or of a fix that fit into a line or two
 
 
 def render(
@@ -178,7 +178,7 @@ def render(
     for number, found in enumerate(made.first.fixes[:_FIXES], start=1):
         page.line(
             (f"{number}. ", "bold"),
-            (_plain(first_sentence(found.fix), 110), "bold"),
+            (_plain(first_sentence(found.fix), TITLE), "bold"),
             (f" ({found.saves})" if found.saves else "", ""),
         )
         for line in (found.code.text.splitlines() if found.code else [])[:_CODE_LINES]:
@@ -218,7 +218,7 @@ def _first(page: Page, first: blocks.First) -> None:
     sure = f" · confidence {first.confidence}" if first.confidence else ""
     kind = f" · {first.kind}" if first.kind else ""
     page.line((f"{first.shape} {first.word}", STYLES[first.tone]), (f"{kind}{sure}", ""))
-    page.line((_plain(first.headline, _TITLE), "bold"))
+    page.line((_plain(first.headline, TITLE), "bold"))
     for one in first.bars:
         if len(first.bars) > 1:
             page.line((one.caption, ""))

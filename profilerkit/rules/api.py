@@ -22,7 +22,7 @@ from profilerkit.model.finding import Fix as Fix
 from profilerkit.model.finding import Saving as Saving
 from profilerkit.model.finding import SettingChange as SettingChange
 from profilerkit.model.finding import Source as Source
-from profilerkit.model.run import STEP_TIMERS, Series
+from profilerkit.model.run import OPERATOR_TRACE, STEP_TIMERS, Series
 from profilerkit.model.step import PARTS, WHOLE_TRACE, within
 from profilerkit.model.step import WAITS as WAITS
 from profilerkit.rules.parts import PARTS_OF_RULE
@@ -48,6 +48,7 @@ DOUBTS_FOR_LOW = 3
 LOST_EVENTS = 0.1  #: share of the events read that, when as many were lost, leaves no more than a first impression
 
 #: Standard deviation over mean from which few steps are told as their mean: one of seven, half as long again, has 0.16.
+#: More steps are told as their mean where the median is that far from it (a choice).
 UNEVEN_CV = 0.15
 
 _Claim = ParamSpec("_Claim")
@@ -167,10 +168,18 @@ def weakest(*values: Confidence) -> Confidence:
 
 
 def is_mean(facts: Facts) -> bool:
-    """Return whether few judged steps differ so much that a mean time is none's own."""
+    """Return whether a mean time is no step's own: few judged steps differ that much, or the mean and the median do."""
     times = facts.steps.time_ns
-    cv = times.cv_ratio if times and facts.steps.steady < STEPS_FOR_HIGH else None
-    return cv is not None and cv >= UNEVEN_CV
+    if times is None:
+        return False
+    cv = times.cv_ratio if facts.steps.steady < STEPS_FOR_HIGH else None
+    return (cv or 0.0) >= UNEVEN_CV or abs(times.mean - times.median) >= UNEVEN_CV * times.mean
+
+
+def may_train(facts: Facts) -> bool:
+    """Return whether the step may train: operators were not recorded, or a backward pass or optimizer is among them."""
+    phases = {phase.name for phase in facts.host.phases}
+    return not facts.measured(OPERATOR_TRACE) or not phases.isdisjoint(("backward", "optimizer"))
 
 
 def judged(facts: Facts) -> str:

@@ -15,7 +15,7 @@ from profilerkit.model import revise
 from profilerkit.model.finding import Confidence, Finding, Method, Outcome, Saving
 from profilerkit.model.run import STEP_TIMERS
 from profilerkit.model.step import PAUSES, WAITS
-from profilerkit.rules.api import SMALLEST_SAVING, weakest
+from profilerkit.rules.api import SMALLEST_SAVING, judged, weakest
 from profilerkit.rules.input.pageable_copy import PageableCopy
 from profilerkit.rules.parts import COMPUTING, PARTS_OF_RULE, PHASES, cause_of, shortened
 from profilerkit.units import format_ns, format_ratio
@@ -354,7 +354,7 @@ def _slowed(facts: Facts, finding: Finding, share: float) -> Finding:
     named, left = " and ".join(slowed_by(facts)), 1.0 - share / max(facts.share(*HOST_PARTS), share, 1e-9)
     expected = min(gain.expected * left / max(1.0 - share, 1e-9), gain.high)
     most: Confidence = "medium" if left >= MOSTLY_LEFT else "low"
-    by = f", here by {format_ns(share * (facts.mean_step_ns or 0.0))} of the step or more" if share else ""
+    by = f", here by {format_ns(share * (facts.mean_step_ns or 0.0))} of {judged(facts)} or more" if share else ""
     return revise(
         finding,
         saving=revise(finding.saving, low=0.0, expected=expected) if finding.saving is not None else None,

@@ -442,6 +442,8 @@ def test_inferred_steps_are_said_to_be_inferred():
     facts = Facts([rank_of(unmarked)])
     assert facts.steps.inferred
     assert "Steps were inferred from optimizer steps." in facts.trust.notes
+    whole = Facts([rank_of(trace.changed(lambda event: [] if event["name"].startswith("ProfilerStep") else event))])
+    assert "Nothing marks a step: the whole recording is judged as one." in whole.trust.notes
 
 
 def test_a_device_named_by_the_user_replaces_the_one_in_the_trace():

@@ -11,10 +11,11 @@ from profilerkit.hardware import lookup
 from profilerkit.model import revise
 from profilerkit.model.memory import FailedRequest, LiveAtPeak, LiveBytes, Memory, MemorySnapshot, OutOfMemory
 from profilerkit.model.run import Loader, Series
+from profilerkit.model.step import WHOLE_TRACE
 from profilerkit.rules import RULES
 from profilerkit.rules.api import Fired, MissingData, Passed
 from profilerkit.rules.runner import run_rules
-from tests.recipes import facts, replace
+from tests.recipes import facts, replace, steps
 from tests.rules import contract
 from tests.rules.test_rules import JUST, allocating, check, communicating, ended, finding, on_host, timers_only
 
@@ -32,6 +33,12 @@ def fragmented(split=0.3, *, reserved=50 * GB, settings=None, samples=60, **memo
     seen = AllocatorUse(samples=samples, allocated_bytes=30 * GB, reserved_bytes=reserved, split_ratio=split)
     used = MemoryUse(allocator=seen, allocator_settings=settings)
     return facts(memory=Memory(capacity_bytes=100 * GB, **memory), memory_use=used)
+
+
+def unmarked(frees):
+    """A recording without steps in which the allocator called the driver 8 times, ``frees`` of them to give back."""
+    calls, memory = AllocatorFacts(calls_per_step=8.0), Memory(allocator_frees_per_step=frees)
+    return facts({"mem.alloc": 0.1}, allocator=calls, memory=memory, steps=steps(1, count=1, found_by=WHOLE_TRACE))
 
 
 def idle_at_the_peak(ratio, *, reserved=50 * GB):
@@ -172,6 +179,7 @@ NOT_APPLICABLE = [
 ]
 #: Just fires, just does not.
 THRESHOLDS = {
+    ("ME001", "smallest_given_back"): (unmarked(2.0), unmarked(2.0 - JUST)),
     ("ME001", "fewest_faults"): (faulting(4_096.0), faulting(4_095.0)),
     ("ME001", "fewest_retaken"): (retaken(20), retaken(19)),
     ("ME001", "longest_fault_ns"): (faulting(each=10_000.0), faulting(each=10_001.0)),

@@ -21,7 +21,9 @@ from profilerkit.model.communication import Communication, LateRank
 from profilerkit.model.memory import AliveAtPeak, Memory, MemoryGrowth
 from profilerkit.model.report import Collective, HostCopy
 from profilerkit.model.run import Loader, Series, Trust
-from profilerkit.model.step import PARTS, Rank, SlowSteps, Steps, StepTimes
+from profilerkit.model.step import PARTS, WHOLE_TRACE, Rank, SlowSteps, Steps, StepTimes
+from profilerkit.report import terminal
+from profilerkit.report.findings import first_sentence
 from profilerkit.rules import RULES
 from profilerkit.rules.api import SMALLEST_SAVING, Fired, MissingData, NotApplicable, Passed
 from profilerkit.rules.calibrated import calibrated
@@ -394,6 +396,21 @@ def test_the_rule_is_not_about_runs_without_its_subject(code):
     assert result.reason
 
 
+@pytest.mark.parametrize(
+    ("call", "reads", "fix"),
+    [
+        ("cudaDeviceSynchronize", 0.0, "Call torch.cuda.synchronize() every 50 steps"),
+        ("hipEventSynchronize", 3.9, "Call event.synchronize() every 50 steps"),
+        ("cudaEventSynchronize", 4.0, "Read values back every 50 steps"),
+        ("cudaStreamSynchronize", 0.0, "Read values back every 50 steps"),
+    ],
+)
+def test_a_wait_that_reads_nothing_is_not_told_to_read_less(call, reads, fix):
+    known = syncing(8.0)
+    syncs = replace(known.syncs, culprits=((call, 60),), reads_per_step=reads)
+    assert finding("OV002", replace(known, syncs=syncs)).fix.text.startswith(fix)
+
+
 @pytest.mark.parametrize("code", FIRES)
 def test_every_rule_can_abstain(code):
     assert code in MISSING or code in NOT_APPLICABLE
@@ -414,6 +431,12 @@ def test_no_rule_speaks_within_the_noise_of_the_step_time(code):
         return  # by the collectives of each step it is no accident, however much the steps differ
     noisy = replace(FIRES[code], step_error_ns=0.5 * STEP_NS)
     assert ended(code, noisy) is Passed
+
+
+@pytest.mark.parametrize("code", FIRES)
+def test_the_first_sentence_of_a_fix_is_whole_in_a_terminal(code):
+    fixes = [found.fix.text for found in check(code, FIRES[code]).findings if found.fix is not None]
+    assert all(len(first_sentence(text)) <= terminal.TITLE for text in fixes), fixes
 
 
 @pytest.mark.parametrize("code", FIRES)
@@ -503,6 +526,7 @@ def test_every_threshold_is_tried_on_both_sides():
         ("ME001", "fewest_faults"),
         ("ME001", "longest_fault_ns"),
         ("ME001", "fewest_retaken"),
+        ("ME001", "smallest_given_back"),
         ("ME001", "fewest_samples"),
         ("OV001", "host_low_ratio"),
         ("OV001", "host_main_share"),
@@ -1443,6 +1467,8 @@ def test_a_guard_states_no_saving_and_no_bound():
         assert (found.bound, found.saving, found.fix) == (None, None, None)
         assert found.title == "Only 1 of 2 recorded steps is steady"
         assert found.why.startswith("1 of 2 recorded steps could be judged (1 warm-up). ")
+    (whole,) = check("RU003", facts(steps=steps(1, count=1, found_by=WHOLE_TRACE))).findings
+    assert whole.why.startswith("Set-up and all steps are judged as one. ")
 
 
 # RU004

@@ -9,7 +9,7 @@ from profilerkit.analysis.whatif import at_most, saving
 from profilerkit.model.communication import DistributedModel, LateRank, ParallelName
 from profilerkit.model.finding import Confidence, Evidence, Fix, Saving, Source
 from profilerkit.model.step import PARTS, within
-from profilerkit.rules.api import ENOUGH_STEPS, Facts, Fired, MissingData, Result, fired, spent
+from profilerkit.rules.api import ENOUGH_STEPS, Facts, Fired, MissingData, Result, fired, judged, may_train, spent
 from profilerkit.rules.comm.exposed_collectives import ExposedCollectives, to_divide, undivided, unseen
 from profilerkit.units import format_ns, format_ratio
 
@@ -113,7 +113,7 @@ def who(facts: Facts) -> str:
 def whole_job(facts: Facts) -> str:
     """Return whoever loses the time where no rank is to blame."""
     if not facts.on_device:
-        return "Training"
+        return "Training" if may_train(facts) else "The program"
     device = facts.rank.device or ""
     return next((f"The {kind}" for kind in ("TPU", "NPU") if kind in device), "The GPU")
 
@@ -137,7 +137,7 @@ def waits_for(facts: Facts) -> list[str]:
             cause = ": not explained"
             if late.cause is not None and late.coverage is not None:
                 cause = f": {within(PARTS[late.cause][1])}, {format_ratio(late.coverage)} of it"
-        told = [f"The other ranks wait {waited} of the step for {_late_names(facts)}{cause}."]
+        told = [f"The other ranks wait {waited} of {judged(facts)} for {_late_names(facts)}{cause}."]
         return [settled_by(facts), *told] if is_likely(facts) else told
     spent = [rank.timed_ns for rank in facts.ranks if rank.timed_ns is not None]
     if not facts.late_by_timers:

@@ -3,7 +3,6 @@
 from profilerkit.analysis.whatif import larger_batch, peak_memory, room
 from profilerkit.model import revise
 from profilerkit.model.finding import Fix
-from profilerkit.model.run import OPERATOR_TRACE
 from profilerkit.model.step import WAITS
 from profilerkit.rules.api import (
     Facts,
@@ -14,6 +13,7 @@ from profilerkit.rules.api import (
     Result,
     Rule,
     finding_for,
+    may_train,
     no_device,
     unsure,
 )
@@ -92,14 +92,7 @@ class SmallBatch(Rule, frozen=True):
             ),
             at_most="medium",
             detail="batch",
-            fix=Fix(text=f"{batch}{', and adapt the learning rate' if _trains(facts) else ''}.{sharded}"),
+            fix=Fix(text=f"{batch}{', and adapt the learning rate' if may_train(facts) else ''}.{sharded}"),
             confirm="Samples per second must rise; the step itself gets longer, not shorter.",
         )
         return Fired((revise(finding, throughput=gain),))
-
-
-def _trains(facts: Facts) -> bool:
-    """Return whether the step may train: operators were not recorded, or a backward pass or optimizer is among them."""
-    return not facts.measured(OPERATOR_TRACE) or any(
-        phase.name in ("backward", "optimizer") for phase in facts.host.phases
-    )

@@ -6,6 +6,7 @@ from profilerkit.analysis.memory.use import PageFaults
 from profilerkit.analysis.whatif import saving
 from profilerkit.model.finding import Evidence, Fix
 from profilerkit.model.memory import MemorySnapshot
+from profilerkit.model.step import WHOLE_TRACE
 from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, no_device, spent
 from profilerkit.rules.memory.room import grows_segments, with_setting
 from profilerkit.units import format_about, format_count, format_ns, format_ratio
@@ -25,8 +26,8 @@ class AllocatorChurn(Rule, frozen=True):
             train_step(batch)
     How it is measured: Device idle time under allocator calls in steady steps counts. A request that succeeded only
         after the cache was freed is a risk without a saving. So are {fewest_retaken} segments requested again
-        in a snapshot. On a CPU, {fewest_faults} page faults per step count, if each takes at most {longest_fault_ns} of
-        kernel time.
+        in a snapshot. Where nothing marks a step, {smallest_given_back} of the calls must give memory back. On a CPU,
+        {fewest_faults} page faults per step count, if each takes at most {longest_fault_ns} of kernel time.
     When it is wrong: Warm-up steps allocate, so only steady steps count. Other processes on the device shrink the
         cache. The asynchronous backend of CUDA counts no retries.
     Sources: https://pytorch.org/docs/stable/notes/cuda.html
@@ -37,6 +38,9 @@ class AllocatorChurn(Rule, frozen=True):
     reads_logs = True
 
     smallest_share: float = 0.01
+    #: Share of the calls that give memory back, where no step is marked: of a loop that takes it anew it is a half, and
+    #: of a start that takes what is kept 0 (a choice).
+    smallest_given_back: float = 0.25
     #: On a host: fewer pages are those of small tensors, which C's allocator keeps for the most part (a choice).
     fewest_faults: float = 4_096.0
     #: On a host: one took 0.5 to 2 µs on a busy virtual machine; more than this is other work of the kernel (a choice).
@@ -53,7 +57,9 @@ class AllocatorChurn(Rule, frozen=True):
         retries = _retries(facts)
         share = facts.share("mem.alloc")
         calls = facts.allocator.calls_per_step if facts.allocator is not None else 0.0
-        if calls and share >= self.smallest_share and self.worth_saying(facts, share):
+        frees = facts.memory.allocator_frees_per_step
+        kept = facts.steps.found_by == WHOLE_TRACE and frees is not None and frees < self.smallest_given_back * calls
+        if calls and share >= self.smallest_share and not kept and self.worth_saying(facts, share):
             return self._churn(facts, calls, share)
         if retries:
             times = "once" if retries == 1 else f"{format_count(retries)} times"
@@ -67,6 +73,8 @@ class AllocatorChurn(Rule, frozen=True):
                 fix=_fix(facts),
                 confirm="No request of the steady steps may need a second try.",
             )
+        if kept:
+            return Passed("nothing marks a step, and most of the memory that was taken was kept: it is taken once")
         faults = facts.memory_use.faults
         if facts.mode == "cpu" and faults is not None:
             return self._on_host(facts, faults)

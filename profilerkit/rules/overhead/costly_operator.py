@@ -30,7 +30,7 @@ _PLACES = {
 _ELSEWHERE = ("optimizer", "fetch")  #: places that other rules are about
 #: No place is all of a step (a choice).
 _MOST_OF_A_STEP = 0.95
-_OPERATOR = "Call it less often, or on less data; else look for a form of it that does less."
+_OPERATOR = "Call {} less often, or on less data; else look for a form of it that does less."
 #: What replaces operators that are known to do more than they must.
 _INSTEAD = (
     (re.compile("nonzero"), "Keep the mask: torch.where or a product with it needs no list of places."),
@@ -116,7 +116,8 @@ class CostlyOperator(Rule, frozen=True):
 
     def _finding(self, facts: Facts, one: HeldFacts) -> Finding:
         is_avoidable = one.place in _PLACES
-        what, takes, fix = _PLACES.get(one.place, (one.operator, "takes", _instead(one.operator) or _OPERATOR))
+        less = _instead(one.operator) or _OPERATOR.format(one.operator)
+        what, takes, fix = _PLACES.get(one.place, (one.operator, "takes", less))
         line = f", from {frame_text(one.line)}" if one.line else ""
         calls = f"{format_about(one.per_step)} calls per step"
         where = "in the hooks" if one.place == "hook" else f"in the {one.place} pass"

@@ -1,5 +1,6 @@
 """OV002: the host waits for the device, and the device computes nothing meanwhile or after."""
 
+from profilerkit.analysis.device.device_facts import SyncFacts
 from profilerkit.rules.api import Facts, Fix, Passed, Result, Rule, each, fired, no_device, revise, saving
 from profilerkit.rules.parts import WARN, awaited_share, synced_share
 from profilerkit.units import format_count, format_ns, format_ratio
@@ -9,6 +10,12 @@ _COPYING = "The device computes nothing while such a copy runs, and the host wai
 _FEWER_SYNCS = Fix(
     text="Read values back every 50 steps instead of in each; keep loss.detach() on the device.", code=WARN
 )
+#: Of waits that read nothing, by the end of the call that comes most often.
+_FEWER_WAITS = {
+    "DeviceSynchronize": "Call torch.cuda.synchronize() every 50 steps instead of in each.",
+    "EventSynchronize": "Call event.synchronize() every 50 steps instead of in each; set cudnn.benchmark to False "
+    "where shapes change.",
+}
 _FEWER_COPIES = Fix(
     text="Copy to the host every 50 steps instead of in each, and reduce on the device what is copied.", code=WARN
 )
@@ -82,9 +89,15 @@ class FrequentSync(Rule, frozen=True):
             at_most="medium",
             detail="sync",
             saving=revise(saving(expected, expected), bound=bound),
-            fix=_FEWER_COPIES if copies else _FEWER_SYNCS,
+            fix=_FEWER_COPIES if copies else _fewer(syncs),
             confirm=confirm,
         )
+
+
+def _fewer(syncs: SyncFacts) -> Fix:
+    """Return the fix of what most of the calls do: reading values, or waiting alone."""
+    most = syncs.culprits[0][0] if syncs.culprits and syncs.reads_per_step < syncs.per_step / 2 else ""
+    return next((Fix(text=text) for end, text in _FEWER_WAITS.items() if most.endswith(end)), _FEWER_SYNCS)
 
 
 def _title(facts: Facts, lost_ns: float, *, often: bool, copies: bool) -> str:

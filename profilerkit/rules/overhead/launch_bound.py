@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 
 from profilerkit.analysis.device.kernels import SMALL_KERNEL_NS
+from profilerkit.analysis.facts import Facts
 from profilerkit.analysis.host.lines import HotLine
 from profilerkit.analysis.host.names import QUIET_NS
 from profilerkit.analysis.whatif import saving, slowed
+from profilerkit.model import revise
 from profilerkit.model.finding import Evidence, Fix, Saving, SettingChange
-from profilerkit.rules.api import Facts, MissingData, NotApplicable, Passed, Result, Rule, each, fired, revise, unsure
+from profilerkit.rules.api import MissingData, NotApplicable, Passed, Result, Rule, each, fired, may_train, unsure
 from profilerkit.rules.evidence import line_evidence, line_text
 from profilerkit.rules.parts import WARN, dividing_reads, issuing_share
 from profilerkit.trace.classify import Phase
@@ -156,8 +158,9 @@ def _fewer_operators(facts: Facts) -> Fix:
     """Return what makes operators fewer on a host; compiling the model reaches only what it calls."""
     line = _calling(facts)
     if line is None:
+        fused = ", fused=True for the optimizer" if may_train(facts) else ""
         return Fix(
-            text="Fewer, larger operators: vectorise loops over tensors, fused=True for the optimizer.",
+            text=f"Fewer, larger operators: vectorise loops over tensors{fused}.",
             code="model = torch.compile(model)",
             changes=(SettingChange("compile", "off", "default"),),
         )

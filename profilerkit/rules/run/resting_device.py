@@ -89,5 +89,5 @@ def _length(one: Rests, samples: int | None) -> tuple[float | None, str]:
 
 def _words(one: Rests, samples: int) -> str:
     if one.sample_ns is None:
-        return f"{format_count(samples)} samples"
+        return "one sample" if samples == 1 else f"{format_count(samples)} samples"
     return format_long_ns(samples * one.sample_ns)

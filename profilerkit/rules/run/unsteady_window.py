@@ -52,12 +52,12 @@ class UnsteadyWindow(Rule, frozen=True):
         if facts.steps.steady >= self.fewest_steps:
             return []
         steady, count = facts.steps.steady, facts.steps.count
-        title = f"Only {steady} step{'s were' if steady != 1 else ' was'} recorded"
+        title, used = f"Only {steady} step{'s were' if steady != 1 else ' was'} recorded", used_steps(facts)
         if facts.steps.found_by == WHOLE_TRACE:
-            title = "Nothing marks a step in the recording"
+            title, used = "Nothing marks a step in the recording", "Set-up and all steps are judged as one"
         elif count > steady:
             title = f"Only {steady} of {count} recorded steps {'are' if steady != 1 else 'is'} steady"
         row = Evidence("Steady steps", steady, "count", "measured", facts.steps.found_by, behind=(STEP_LENGTHS,))
         why = f"Confidence is capped below {self.fewest_steps} steps, because one odd step moves every share."
-        why = f"{used_steps(facts)}. {why}"
+        why = f"{used}. {why}"
         return [finding_for(facts, bound=None, title=title, why=why, evidence=(row,), at_most="high")]
