@@ -172,7 +172,7 @@ def _rank(rank: RankFacts, position: int, job: Job, timed: float | None) -> Rank
     device = device_of_run(rank)
     meta = rank.record.meta if rank.record else None
     # A file lists the devices of its machine, used or not.
-    used = trace is not None and (trace.device is not None or trace.device_events_missing)
+    used = trace is not None and (trace.device is not None or trace.no_kernels is not None)
     known = ledger if ledger is not None and ledger.of[position] else None
     return Rank(
         rank=rank.rank,
