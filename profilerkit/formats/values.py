@@ -59,12 +59,11 @@ def stamps_to_ns(values: Sequence[Microseconds]) -> tuple[I64, F64] | None:
     return us_to_ns(us), us
 
 
-def written_to_ns(texts: Sequence[bytes | Raw], *, quoted: bool = False) -> tuple[I64, F64]:
+def written_to_ns(texts: Sequence[bytes | Raw]) -> tuple[I64, F64]:
     """Return ``(n,)`` int64 ns and float µs of time stamps as written, exact; NaN µs for an empty text.
 
     Args:
-        texts: the JSON of each stamp.
-        quoted: whether a number written as text is one.
+        texts: the JSON of each stamp, a number or a text of one.
 
     Raises:
         ValueError: a text is no number.
@@ -72,12 +71,11 @@ def written_to_ns(texts: Sequence[bytes | Raw], *, quoted: bool = False) -> tupl
     >>> written_to_ns([b"1712195496004644.203"])[0].tolist()
     [1712195496004644203]
     """
-    joined = b"\n".join((*texts, b""))
+    joined = b"\n".join((*texts, b"")).replace(b'"', b"")
     ns = _aligned_to_ns(joined, len(texts))
     if ns is not None:
         return ns, ns / 1000
-    plain = joined.replace(b'"', b"") if quoted else joined
-    values = list(map(_decimal, plain.decode("utf-8", "replace").split("\n")[:-1]))
+    values = list(map(_decimal, joined.decode("utf-8", "replace").split("\n")[:-1]))
     if len(values) != len(texts):
         raise ValueError("a text of several lines is no number")
     us = np.fromiter(map(_float_or_not, values), np.float64, len(values))

@@ -103,7 +103,7 @@ TRAPS = {
     17: middle("negative duration", changes={"dur": "-5"}, kept=OTHERS, dropped=1, note="negative duration"),
     18: middle("no duration", replace={', "dur": 0.500': ""}, middle={"dur_ns": 0}),
     19: middle("no start", replace={DUR: ""}, kept=OTHERS, dropped=1, note="without a start"),
-    20: middle("start as text", changes={"ts": f'"{FIRST_US + MIDDLE}.001"'}, repaired=1),
+    20: middle("start as text", changes={"ts": f'"{FIRST_US + MIDDLE}.001"'}),
     21: middle("key twice", replace={'"name"': '"name": "first", "name"'}),
     22: middle(
         "args null", raw=f'\n  {{"ph": "X", "name": "n", "ts": {FIRST_US + MIDDLE}.001, "args": null\n  }}'

@@ -4,6 +4,7 @@ from collections import Counter
 from itertools import compress
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Raw
@@ -97,19 +98,27 @@ class ColumnBuilder:
         return self.spans.rows
 
     def decode(self, array: memoryview | bytes) -> int:
-        """Add the events of a JSON list, and return how many elements it has; raises ``UNDECODABLE``, adding none."""
-        decoded = records.decoder(self.wanted, exact=self.exact).decode(array)
+        """Add the events of a JSON list, and return how many elements it has; raises ``UNDECODABLE``, adding none.
+
+        Starts that are written as text, as torch_npu does, are read as what they say from here on.
+        """
+        try:
+            decoded = records.decoder(self.wanted, exact=self.exact).decode(array)
+        except msgspec.ValidationError:
+            if self.exact:
+                raise
+            decoded = records.decoder(self.wanted, exact=True).decode(array)
+            self.exact = True
         if not self.add(decoded):
             decoded = records.decoder(self.wanted, exact=self.exact).decode(array)
             self.add(decoded)
         return len(decoded)
 
-    def add(self, events: records.Events, *, quoted: bool = False) -> bool:
+    def add(self, events: records.Events) -> bool:
         """Add the events of one chunk, or return False, add nothing, and set ``exact`` when floats do not do for them.
 
         Args:
             events: decoded from one text, or one by one and exactly.
-            quoted: whether starts may be numbers written as text.
 
         Raises:
             ValueError: a start is no number; nothing was added.
@@ -127,7 +136,7 @@ class ColumnBuilder:
                 group = [event for event in events if type(event) is first or type(event) is last]
             times = [event.ts for event in group]
             if type(times[0]) is Raw:
-                stamps: Stamps | None = values.written_to_ns(times, quoted=quoted)
+                stamps: Stamps | None = values.written_to_ns(times)
             else:
                 stamps = values.stamps_to_ns(times)
             if stamps is None:

@@ -182,7 +182,7 @@ class Repairer:
         """Return the events of a piece whose every event is well formed; None otherwise."""
         try:
             events = self._exact.decode(b"[%b]" % piece)
-            written_to_ns([event.ts for event in events if isinstance(event, STAMPED)], quoted=True)
+            written_to_ns([event.ts for event in events if isinstance(event, STAMPED)])
         except UNDECODABLE:
             return None
         return events

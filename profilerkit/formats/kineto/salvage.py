@@ -26,8 +26,6 @@ _CLOSING = re.compile(rb'\](?=[\s\0]*(?:,\s*"|\}|\Z))')
 # What a second document in the file begins with: a list of events, or a key that no event begins with.
 _DOCUMENT = re.compile(r'\[\s*\{\s*"|\{\s*"(?!(?:ph|name|cat|pid|tid|ts|dur|id|args|bp|s)")\w+"\s*:')
 _TAILS_BYTES = (64 * 1024, 1024 * 1024, limits.TAIL_BYTES)
-# Is read as the number it stands for, but counts as a repair.
-_STAMP_AS_TEXT = re.compile(rb'"ts"\s*:\s*"')
 _JUNK = re.compile(rb"[\s,\]\0]*")
 _OBJECT = json.JSONDecoder(strict=False)
 
@@ -79,9 +77,8 @@ class Salvage:
             if last and index + count == len(pieces):
                 run = run.rstrip(BLANK + b",")
             events = self._repairer.read_exactly(run)
-            is_odd = events is not None and _STAMP_AS_TEXT.search(run) is not None
-            if events is not None and (count == 1 or not is_odd):
-                self._take(Found(events, repaired=int(is_odd)), run, offset + start)
+            if events is not None:
+                self._take(Found(events), run, offset + start)
                 index += count
                 step *= 2
             elif count > 1:
@@ -113,7 +110,7 @@ class Salvage:
         if not events:
             return
         before = self._builder.dropped.total()
-        self._builder.add(events, quoted=True)
+        self._builder.add(events)
         self._ledger.rejected += self._builder.dropped.total() - before
         for index in self._builder.rejected:
             first, event, offset, text = next(place for place in reversed(places) if place[0] <= index)
