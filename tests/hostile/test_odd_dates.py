@@ -50,7 +50,7 @@ def rendered_or_refused(path):
 @pytest.mark.parametrize("stamp", ODD)
 def test_a_log_of_odd_dates_is_read_without_them_and_says_so(tmp_path, stamp):
     report = analyze(log(tmp_path / "gpu.csv", [stamp] * 5))
-    assert f"The log's times are not used: '{stamp}' is no time of the years 1970 to 2116." in report.trust.notes
+    assert f"The log's times are not used: '{stamp}' is no year-first time of 1970 to 2116." in report.trust.notes
     rendered(report)
 
 

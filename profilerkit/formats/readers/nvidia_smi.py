@@ -262,7 +262,7 @@ class _Reading:
         odd = next((row.stamp for row in self.rows if row.t_ns is None and row.stamp), "")
         if odd:
             notes.append(
-                f"The log's times are not used: {odd[:_LONGEST_LABEL]!r} is no time of the years 1970 to 2116."
+                f"The log's times are not used: {odd[:_LONGEST_LABEL]!r} is no year-first time of 1970 to 2116."
             )
         elif any(row.t_ns is None for row in self.rows):
             notes.append("The log has no times: nothing tells how fast anything changed, nor when it was.")
