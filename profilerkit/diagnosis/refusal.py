@@ -256,8 +256,8 @@ _IDLE = f"A sampler does not see what the host does meanwhile. Record it: {RECOR
 _WHY = f"Record the late rank's steps to learn why: {RECORD}, or a trace of torch.profiler."
 #: Rules of an allocator that does not serve requests at once.
 _ALLOCATOR = ("ME001", "ME002")
-#: Mean utilisation from which a device is said to be the bound, not the host (a choice: the rest would save at most as
-#: much).
+#: Mean utilisation from which a device is said to be the bound (a choice: the rest would save at most as much). What an
+#: idle one waits for, a batch or the host's work, no sampler sees.
 BUSY = 0.8
 
 
@@ -275,9 +275,9 @@ def verdict_on_logs(logs: LogFacts, facts: Facts, outcomes: Sequence[Outcome]) -
         return _likely("memory-bound", "high", said, _FAILED)
     use = logs.of_devices("gpu.utilization")
     if use and not facts.framework:
-        is_busy = (_at_work(logs) or _mean(use)) >= BUSY
-        bound: Bound = "compute-bound" if is_busy else "overhead-bound"
-        return _likely(bound, "low", found or _devices(logs), _BUSY if is_busy else _IDLE)
+        if (_at_work(logs) or _mean(use)) >= BUSY:
+            return _likely("compute-bound", "low", found or _devices(logs), _BUSY)
+        return inconclusive(found or _devices(logs), _IDLE, RECORD)
     if sum(logs.devices):
         return inconclusive(found or _devices(logs), f"{_STEPS} beside the logs.", RECORD)
     if not logs.snapshots:
