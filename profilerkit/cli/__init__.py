@@ -1,6 +1,7 @@
 """The command line: one module per verb."""
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -51,6 +52,9 @@ Tab completion needs argcomplete and one line in the start-up file of the shell:
   bash, zsh  eval "$(register-python-argcomplete profilerkit)"
   fish       register-python-argcomplete --shell fish profilerkit | source"""
 
+_TRAINING = ("run", "try", "demo")  #: verbs whose process or environment a training command gets
+#: Objects that a process makes before garbage is looked for: more than the modules of ``analyze`` hold.
+_COLLECTED_AFTER = 100_000
 _ASKED_BY_SHELL = "_ARGCOMPLETE"  #: set by the shell's completion, which asks for the words that may follow
 
 
@@ -61,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     boundary = Boundary(Console(debug="--debug" in words))
     with boundary:
+        if argv is None and _find_verb(words) not in _TRAINING:  # the process is ours
+            gc.set_threshold(_COLLECTED_AFTER)
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each core, and each spins
         boundary.code = _run(words, boundary)
     return boundary.code
 
