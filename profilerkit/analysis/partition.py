@@ -28,7 +28,7 @@ from profilerkit.analysis.intervals import (
 from profilerkit.analysis.steps.find import TraceSteps
 from profilerkit.errors import InvariantError
 from profilerkit.model.step import LEAVES, leaf
-from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
+from profilerkit.trace.columns import I8, I64, Bools, Category, TraceColumns
 
 SUM_TOLERANCE = 1e-6  #: largest allowed difference between the sum of the parts and the window, relative to the window
 
@@ -92,7 +92,7 @@ def partition_and_host(
     kinds: KernelNames,
     launches: I64,
     window: Spans,
-    work: I64,
+    work: I8,
     *,
     issuing: Spans | None = None,
     between: Spans | None = None,
@@ -156,7 +156,7 @@ def _on_device(
     kinds: KernelNames,
     launches: I64,
     window: Spans,
-    work: I64,
+    work: I8,
     main: int,
     issuing: Spans,
     between: Spans | None,
@@ -168,13 +168,14 @@ def _on_device(
     leads = leads_of(columns, launches, kernels, issuing)
     copies = copy_leaves(columns, names, launches, kernels, leads, main)
     copy_rows = np.flatnonzero(mine & (copies >= 0))
+    copy_leaf = copies[copy_rows].astype(np.int64)
     start, end = columns.ts_ns, columns.end_ns
     base = paint(
         window,
         [
-            latest_end_owner(start[kernels], end[kernels], work[kernels]),
+            latest_end_owner(start[kernels], end[kernels], work[kernels].astype(np.int64)),
             with_label(union(start[collectives], end[collectives]), leaf("comm.other")),
-            latest_end_owner(start[copy_rows], end[copy_rows], copies[copy_rows]),
+            latest_end_owner(start[copy_rows], end[copy_rows], copy_leaf),
         ],
     )
     busy = base.label >= 0
@@ -183,7 +184,7 @@ def _on_device(
     issued = Issued(columns, device, launches, main)
     moved = np.flatnonzero(np.isin(copies, _HOST_SIDE) & (launches >= 0))
     moved = moved[hold_the_host(columns, launches, moved)]
-    copied = np.full(len(columns), -1, dtype=np.int64)
+    copied = np.full(len(columns), -1, dtype=np.int8)
     copied[launches[moved]] = copies[moved]
     issues = launches[kernels][launches[kernels] >= 0]
     # Calls that returned only when their copy to the host was done.
@@ -208,7 +209,7 @@ def _on_device(
     idle = _complete(paint(quiet, [attribute(union(quiet.start, quiet.end), issued, host)]))
     exposed = joined(rows_of(base, busy & np.isin(base.label, _TRANSFERS)))
     held = releases(columns, idle, exposed, np.r_[collectives, copy_rows], issued, host)
-    return host, in_order([rows_of(base, busy), idle]), held, copy_rows, copies[copy_rows]
+    return host, in_order([rows_of(base, busy), idle]), held, copy_rows, copy_leaf
 
 
 def _cut(segments: Segments, window: Spans) -> Segments:
@@ -217,7 +218,7 @@ def _cut(segments: Segments, window: Spans) -> Segments:
 
 
 def _on_host(
-    columns: TraceColumns, names: HostNames, kinds: KernelNames, window: Spans, work: I64, main: int
+    columns: TraceColumns, names: HostNames, kinds: KernelNames, window: Spans, work: I8, main: int
 ) -> tuple[HostActivity, Segments]:
     """CPU-only mode: operators of the main and the backward thread are the compute."""
     operator = columns.category == Category.CPU_OP
@@ -246,11 +247,11 @@ def _on_host(
     return host, _complete(paint(window, [*upper, *compute, communication, python]))
 
 
-def _computed(columns: TraceColumns, operators: I64, communicates: Bools, work: I64) -> Segments:
+def _computed(columns: TraceColumns, operators: I64, communicates: Bools, work: I8) -> Segments:
     """What one thread computed in its ``operators``, by the innermost; not while one of them issues a collective."""
     issuing = communicates[operators]
     rows, issues = operators[~issuing], operators[issuing]
-    owned = innermost_owner(columns.ts_ns[rows], columns.end_ns[rows], work[rows])
+    owned = innermost_owner(columns.ts_ns[rows], columns.end_ns[rows], work[rows].astype(np.int64))
     if not len(issues):
         return owned
     issued = with_label(union(columns.ts_ns[issues], columns.end_ns[issues]), leaf("comm.other"))
@@ -273,7 +274,7 @@ class TraceView(msgspec.Struct, frozen=True, dict=True):
     launches: I64
     steps: TraceSteps
     roof: Roofline
-    leaves: I64
+    leaves: I8
     ran: Bools
     host: HostActivity
     parts: Partition

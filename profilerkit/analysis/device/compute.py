@@ -176,7 +176,7 @@ STREAMED_BYTES = 1 << 25
 
 def compute_leaves(
     columns: TraceColumns, kinds: KernelNames, launches: I64, ran: Bools, spec: DeviceSpec | None
-) -> tuple[Roofline, I64]:
+) -> tuple[Roofline, I8]:
     """Judge what computes against the device's roofs; also ``(n_events,)`` its leaf, -1 for other events.
 
     Recomputed kernels first, then small ones, then by roof. Operators of a CPU-only run are arithmetic or other by
@@ -199,6 +199,6 @@ def compute_leaves(
     found[on_device & (columns.dur_ns[rows] < SMALL_KERNEL_NS)] = leaf("compute.small")
     found[~on_device & (columns.dur_ns[rows] < SMALL_KERNEL_NS)] = leaf("over.dispatch")
     found[recomputed(columns, np.where(on_device, launches[rows], rows))] = leaf("mem.recompute")
-    leaves = np.full(len(columns), -1, dtype=np.int64)
+    leaves = np.full(len(columns), -1, dtype=np.int8)
     leaves[rows] = found
     return roof, leaves

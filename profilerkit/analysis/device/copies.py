@@ -6,7 +6,7 @@ import numpy as np
 from profilerkit.analysis.host.names import BATCH_COPY_BYTES, HostNames, backward_threads
 from profilerkit.analysis.intervals import EMPTY, Spans, covered, union
 from profilerkit.model.step import leaf
-from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
+from profilerkit.trace.columns import I8, I64, Bools, Category, TraceColumns
 
 
 class CopyFacts(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ def leads_of(columns: TraceColumns, launches: I64, kernels: I64, steps: Spans) -
     return Spans(steps.start[led], first[led])
 
 
-def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels: I64, leads: Spans, main: int) -> I64:
+def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels: I64, leads: Spans, main: int) -> I8:
     """``(n_events,)`` leaf of each copy or memset, -1 for other events.
 
     Host-to-device copies of at least ``BATCH_COPY_BYTES`` (or of unknown size) carry batches; smaller ones count as
@@ -74,7 +74,7 @@ def copy_leaves(columns: TraceColumns, names: HostNames, launches: I64, kernels:
     rows = np.flatnonzero(columns.is_a(Category.MEMCPY, Category.MEMSET))
     direction = directions(columns, rows)
     large = (columns.bytes[rows] < 0) | (columns.bytes[rows] >= BATCH_COPY_BYTES)
-    out = np.full(len(columns), -1, dtype=np.int64)
+    out = np.full(len(columns), -1, dtype=np.int8)
     out[rows] = leaf("compute.membw")
     out[rows[(direction == TO_DEVICE) & large]] = leaf("input.h2d")
     out[rows[direction == TO_HOST]] = leaf("sync.d2h")
@@ -178,7 +178,7 @@ def are_of_memory(columns: TraceColumns, rows: I64, kind: str) -> Bools:
     return found
 
 
-def leads_to_copies(columns: TraceColumns, launches: I64, copies: I64, leads: Spans, main: int, waits: I64) -> Spans:
+def leads_to_copies(columns: TraceColumns, launches: I64, copies: I8, leads: Spans, main: int, waits: I64) -> Spans:
     """Where the main thread leads up to the batch copy that is the first device work of a step.
 
     It begins with the step, or after the last call there that waited for the device or read from it: what comes before

@@ -22,7 +22,7 @@ from profilerkit.analysis.intervals import (
 )
 from profilerkit.model import revise
 from profilerkit.model.step import leaf
-from profilerkit.trace.columns import I64, Bools, Category, TraceColumns
+from profilerkit.trace.columns import I8, I64, Bools, Category, TraceColumns
 
 
 class Queue:
@@ -115,7 +115,7 @@ class HostActivity:
         names: HostNames,
         main: int,
         *,
-        copied: I64 | None = None,
+        copied: I8 | None = None,
         issues: I64,
         blocks: I64 = NO_ROWS,
         loading: I64 = NO_ROWS,
@@ -247,7 +247,7 @@ def _issuing(calls: Spans) -> Spans:
     return union(np.r_[calls.start, calls.end[:-1][short]], np.r_[calls.end, calls.start[1:][short]])
 
 
-def _by_leaf(start: I64, end: I64, leaves: I64) -> list[Segments]:
+def _by_leaf(start: I64, end: I64, leaves: I8 | I64) -> list[Segments]:
     """One layer for each leaf among the events, lower indices first; -1 for none."""
     found = np.unique(leaves[leaves >= 0]).tolist()
     return [with_label(union(start[leaves == value], end[leaves == value]), value) for value in found]

@@ -374,7 +374,7 @@ def _traced(scope: Scope, device: Device) -> Replayed:
 def _event_leaves(seen: TraceView, device: Device) -> I64:
     """What each event counts as: kernels by their roof, collectives, copies by where they go."""
     columns, rows = seen.columns, device.row
-    out = seen.leaves[rows].copy()
+    out = seen.leaves[rows].astype(np.int64)
     out[seen.kinds.communication[columns.name[rows]] & (columns.category[rows] == Category.KERNEL)] = leaf("comm.other")
     copied = seen.parts.copied(rows)
     out = np.where(copied >= 0, copied, out)
