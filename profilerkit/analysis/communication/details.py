@@ -181,20 +181,17 @@ def contention(
     beside = time_within(transfers, start, end)
     length = end - start
     which = np.unique(columns.name[kernels] * np.int64(shape.max() + 1) + shape, return_inverse=True)[1]
-    order = np.argsort(which, kind="stable")
-    edges = np.cumsum(np.bincount(which))[:-1]
-    groups, compared, usual_ns, taken_ns = 0, 0, 0.0, 0.0
-    for own in np.split(order, edges):
-        alone, shared = length[own[beside[own] == 0]], length[own[beside[own] >= OVERLAPPED_RATIO * length[own]]]
-        if len(alone) < FEWEST_ALONE or not len(shared):
-            continue
-        groups, compared = groups + 1, compared + len(shared)
-        usual_ns += len(shared) * float(np.median(alone))
-        taken_ns += float(shared.sum())
-    if not groups:
+    alone, shared = beside == 0, beside >= OVERLAPPED_RATIO * length
+    told = (np.bincount(which, alone) >= FEWEST_ALONE) & (np.bincount(which, shared) > 0)
+    if not told.any():
         return None
-    count = max(len(window), 1)
-    return Contention(groups, compared, usual_ns / count, max(taken_ns - usual_ns, 0.0) / count, beside_ns / count)
+    rows = np.flatnonzero(told[which])
+    rows = rows[np.argsort(which[rows], kind="stable")]
+    kinds = np.split(rows, np.flatnonzero(np.diff(which[rows])) + 1)
+    usual_ns = float(sum(np.median(length[own[alone[own]]]) * np.count_nonzero(shared[own]) for own in kinds))
+    compared, count = rows[shared[rows]], max(len(window), 1)
+    longer_ns = max(float(length[compared].sum()) - usual_ns, 0.0)
+    return Contention(len(kinds), len(compared), usual_ns / count, longer_ns / count, beside_ns / count)
 
 
 #: Events of DDP's reducer (torch 2.13, reducer.cpp).

@@ -149,7 +149,8 @@ def _shared_out(
     works = costs.known & (operator >= 0) & (able | (computes & ~some))
     duration = np.where(works, np.maximum(columns.dur_ns[rows], 1), 0).astype(np.float64)
     share = np.where(works, duration / np.maximum(np.bincount(at, weights=duration, minlength=len(columns))[at], 1), 0)
-    untyped = np.where(costs.untyped > 0, costs.untyped * _item_bytes(columns, name)[name], 0.0)
+    is_untyped = costs.untyped > 0
+    untyped = np.where(is_untyped, costs.untyped * _item_bytes(columns, name[is_untyped])[name], 0.0)
     flops, moved = costs.flops * share, (costs.bytes + untyped) * share
     return np.where(works, flops, np.nan), np.where(works & (moved > 0), moved, np.nan)
 
