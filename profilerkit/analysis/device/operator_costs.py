@@ -11,21 +11,17 @@ from profilerkit.analysis.device import formulas
 from profilerkit.analysis.device.kernels import COMPILED
 from profilerkit.trace.columns import F64, I8, I64, Bools, TraceColumns
 
-#: How many arguments come before the result, for operators that libraries call with one (``out=``).
-_BEFORE_OUT = {
-    **dict.fromkeys(("aten::mul", "aten::div", "aten::clamp_min", "aten::clamp_max"), 2),
-    **dict.fromkeys(("aten::add", "aten::sub", "aten::clamp"), 3),
-}
 
-
-def pointwise(passed: formulas.Arguments, name: str = "") -> formulas.Cost | None:
+def pointwise(passed: formulas.Arguments, before_out: int | None = None) -> formulas.Cost | None:
     """Every input read and the result, of the broadcast shape, written: any operator whose kernel is pointwise.
+
+    ``before_out`` is how many arguments come before the result, for operators that libraries call with one (``out=``).
 
     >>> from profilerkit.analysis.device.formulas import arguments
     >>> pointwise(arguments("[[8, 4], [4], []]", '["float", "float", "Scalar"]', "")).bytes  # (32 + 4 + 32) x 4
     272
     """
-    inputs = [tensor for tensor in passed.tensors[: _BEFORE_OUT.get(name)] if tensor is not None]
+    inputs = [tensor for tensor in passed.tensors[:before_out] if tensor is not None]
     if not inputs or passed.lists or any(tensor.item_bytes is None for tensor in inputs):
         return None
     out = _broadcast([tensor.shape for tensor in inputs])
@@ -105,6 +101,8 @@ TRAFFIC: dict[str, formulas.Model] = {
     **_models("norm", {0: 1, 1: 2}, "miopen_batch_norm_backward", "_fused_rms_norm_backward"),
     **_models("reduction", {0: 1}, "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d"),
     **_models("pointwise", {0: 2}, "native_dropout"),
+    **dict.fromkeys(("aten::mul", "aten::div", "aten::clamp_min", "aten::clamp_max"), partial(pointwise, before_out=2)),
+    **dict.fromkeys(("aten::add", "aten::sub", "aten::clamp"), partial(pointwise, before_out=3)),
     "aten::index_select": partial(_rows, index=2),
     "aten::embedding": partial(_rows, index=1),
     **_models("embedding", {0: 2, 1: 1}, "embedding_dense_backward"),
@@ -122,15 +120,15 @@ def models_of(seen: formulas.Seen) -> dict[str, formulas.Model]:
     return {**formulas.MATMUL, **formulas.ATTENTION, **TRAFFIC, **formulas.convolutions(seen)}
 
 
-def cost_of(name: str, passed: formulas.Arguments, models: dict[str, formulas.Model]) -> formulas.Cost | None:
-    """The cost of one call by the operator's name; only operators that launch kernels themselves have one."""
+def model_of(name: str, models: dict[str, formulas.Model]) -> formulas.Model | None:
+    """What prices the calls of an operator; only operators that launch kernels themselves have one."""
     if name in models:
-        return models[name](passed)
+        return models[name]
     if name.startswith(COMPILED):
-        return each_once(passed)
+        return each_once
     if not name.startswith("aten::"):
         return None
-    return foreach(passed) if name.startswith("aten::_foreach_") else pointwise(passed, name)
+    return foreach if name.startswith("aten::_foreach_") else pointwise
 
 
 _MOST_CALLS = 20_000  #: distinct calls that are priced, the most frequent first. Real traces hold up to a few thousand.
@@ -159,8 +157,13 @@ def operator_costs(columns: TraceColumns, rows: I64) -> OperatorCosts:
     family, dtype = np.zeros((2, len(calls)), dtype=np.int8)
     pointwise_only = np.zeros(len(calls), dtype=np.bool_)
     models = models_of(formulas.seen_in(_complete_calls(columns)))
+    priced: dict[tuple[formulas.Model, int], formulas.Cost | None] = {}  # of arguments, which live as long as the loop
     for index, name, passed in understood(columns, calls, member):
-        cost = cost_of(name, passed, models)
+        model = model_of(name, models)
+        if model is None:
+            continue
+        key = model, id(passed)
+        cost = priced[key] = priced[key] if key in priced else model(passed)
         if cost is None:
             continue
         known[index] = True
