@@ -51,8 +51,8 @@ def page_css() -> str:
     )
 
 
-def _policy_hash(script: str) -> str:
-    return "'sha256-" + base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii") + "'"
+def _policy_hash(script: bytes) -> str:
+    return "'sha256-" + base64.b64encode(hashlib.sha256(script).digest()).decode("ascii") + "'"
 
 
 @lru_cache(maxsize=1)
@@ -66,7 +66,7 @@ def _plotly() -> tuple[str, int, str]:
     assert found.origin is not None
     script = Path(found.origin).with_name("package_data").joinpath("plotly.min.js").read_bytes()
     packed = gzip.compress(script, _SCRIPT_LEVEL, mtime=0)
-    return _base85(packed), len(packed), _policy_hash(script.decode("utf-8"))
+    return _base85(packed), len(packed), _policy_hash(script)
 
 
 def _base85(data: bytes) -> str:
@@ -78,11 +78,11 @@ def _base85(data: bytes) -> str:
     import numpy as np
 
     words = np.frombuffer(data + bytes(-len(data) % 4), ">u4").astype(np.uint32)
-    text, digits = np.empty((len(words), 5), np.uint8), np.frombuffer(_DIGITS, np.uint8)
+    text = np.empty((len(words), 5), np.uint8)
     for place in range(4, -1, -1):
-        words, digit = np.divmod(words, np.uint32(85))
-        text[:, place] = digits[digit]
-    return text.tobytes().decode("ascii")
+        words, rest = words // np.uint32(85), words
+        text[:, place] = rest - words * np.uint32(85)
+    return text.tobytes().translate(_DIGITS.ljust(256)).decode("ascii")
 
 
 def embedded_json(value: Any) -> str:
@@ -98,7 +98,7 @@ def _scripts(page: Document) -> tuple["Markup", list[str]]:
 
     figures = [block for one in page.sections for block in one.blocks if isinstance(block, Figure)]
     own = [asset("report.js"), *(asset(name) for name in dict.fromkeys(figure.script for figure in figures))]
-    hashes = [_policy_hash(script) for script in own]
+    hashes = [_policy_hash(script.encode("utf-8")) for script in own]
     parts = [
         Markup('<script type="application/json" id="{}-data">{}</script>').format(
             figure.anchor,
