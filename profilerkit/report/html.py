@@ -217,6 +217,6 @@ def render_verdict(record: Report | Diff | Trial) -> str:
     )
     cell = Markup("<div><style>{}</style>{}</div>").format(
         Markup(css),  # noqa: S704 - the package's own
-        first_screen(document(record).first, is_page=False),
+        first_screen(document(record, whole=False).first, is_page=False),
     )
     return str(cell)

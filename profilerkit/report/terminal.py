@@ -172,7 +172,8 @@ def render(
         ascii_only: print nothing outside ASCII.
         verbose: add the sections of the page.
     """
-    made = document(revise(record, patch="") if isinstance(record, Trial) else record)
+    shown = revise(record, patch="") if isinstance(record, Trial) else record
+    made = document(shown, whole=verbose)
     page = Page(width, colour, ascii_only)
     _first(page, made.first)
     for number, found in enumerate(made.first.fixes[:_FIXES], start=1):

@@ -25,8 +25,8 @@ def in_order() -> tuple[MakeSection, ...]:
 SECTIONS = in_order()
 
 
-def document(record: Report | Diff | Trial) -> Document:
-    """The record as a page; a section that has nothing to show is left out."""
+def document(record: Report | Diff | Trial, *, whole: bool = True) -> Document:
+    """The record as a page; a section that has nothing to show is left out, of a report all unless it is ``whole``."""
     if isinstance(record, Diff):
         from profilerkit.report.diff_document import document_of_diff
 
@@ -35,7 +35,7 @@ def document(record: Report | Diff | Trial) -> Document:
         from profilerkit.report.trial_document import document_of_trial
 
         return document_of_trial(record)
-    made = (section(record) for section in SECTIONS)
+    made = (section(record) for section in SECTIONS if whole)
     return Document(
         title=f"{record.verdict.bound}: {inert(record.run.name) or 'run'}",
         first=first_of(record, findings_of(record)),
