@@ -186,7 +186,8 @@ def compute_leaves(
     rows = np.flatnonzero(ran & columns.is_a(Category.KERNEL, Category.CPU_OP) & ~kinds.communication[columns.name])
     on_device = columns.category[rows] == Category.KERNEL
     operator = np.where(on_device, launching_operators(columns, launches, rows), rows)
-    roof = roofline(columns, kinds, rows, operator, spec)
+    costs = operator_costs(columns, operator)
+    roof = roofline(columns, kinds, rows, operator, costs, spec)
     other, math, bandwidth = (leaf(f"compute.{kind}") for kind in ("other", "math", "membw"))
     # By roof, on the host and on the device.
     by_roof = np.full((2, 3), other, dtype=np.int64)
@@ -194,8 +195,7 @@ def compute_leaves(
     by_roof[1, BANDWIDTH_ROOF] = bandwidth
     found = by_roof[on_device.astype(np.int64), roof.roof]
     # Operators of the host without arithmetic that go over more than its caches hold.
-    costs = operator_costs(columns, np.where(on_device, -1, rows))
-    found[costs.known & (costs.flops == 0) & (costs.bytes >= STREAMED_BYTES)] = bandwidth
+    found[~on_device & costs.known & (costs.flops == 0) & (costs.bytes >= STREAMED_BYTES)] = bandwidth
     found[on_device & (columns.dur_ns[rows] < SMALL_KERNEL_NS)] = leaf("compute.small")
     found[~on_device & (columns.dur_ns[rows] < SMALL_KERNEL_NS)] = leaf("over.dispatch")
     found[recomputed(columns, np.where(on_device, launches[rows], rows))] = leaf("mem.recompute")

@@ -8,7 +8,7 @@ import numpy as np
 
 from profilerkit.analysis.device.formulas import FAMILIES
 from profilerkit.analysis.device.kernels import MATH_TYPES, NARROW, WIDE, KernelNames
-from profilerkit.analysis.device.operator_costs import DTYPES, OperatorCosts, operator_costs
+from profilerkit.analysis.device.operator_costs import DTYPES, OperatorCosts
 from profilerkit.analysis.intervals import union
 from profilerkit.hardware import DeviceSpec, is_by_amd
 from profilerkit.trace.columns import F64, I8, I32, I64, Bools, DeviceProperties, TraceColumns
@@ -92,14 +92,15 @@ class Roofline(msgspec.Struct, frozen=True):
         return self.spec is None or self.spec.compute_capability is not None
 
 
-def roofline(columns: TraceColumns, kinds: KernelNames, rows: I64, operator: I64, spec: DeviceSpec | None) -> Roofline:
+def roofline(
+    columns: TraceColumns, kinds: KernelNames, rows: I64, operator: I64, costs: OperatorCosts, spec: DeviceSpec | None
+) -> Roofline:
     """Judge compute kernels.
 
     The roof is that which takes longer at the rates real kernels reach. Without shapes, far below both roofs, or for a
     device that is not in the table, the name decides.
     """
     name = columns.name[rows]
-    costs = operator_costs(columns, operator)
     flops, moved = _shared_out(columns, kinds, rows, operator, costs)
     longest = BEYOND_PEAK * columns.dur_ns[rows] + CLOCK_NS
     # Arithmetic that is not counted takes no time on any device, known or not.

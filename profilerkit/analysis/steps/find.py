@@ -189,9 +189,8 @@ def _numbered(columns: TraceColumns, category: Category) -> tuple[I64, I64]:
 def _step_numbers(columns: TraceColumns) -> I64:
     """``(n_strings,)`` number of the step that each name of a range marks, -1 for none."""
     used = names_of(columns, Category.ANNOTATION, Category.GPU_ANNOTATION)
-    marks = [_MARKER.match(columns.strings[name]) for name in used.tolist()]
     numbers = np.full(len(columns.strings), -1, dtype=np.int64)
-    numbers[used] = [int(mark[1]) if mark else -1 for mark in marks]
+    numbers[used] = [int(mark[1]) if (mark := _MARKER.match(columns.strings[name])) else -1 for name in used.tolist()]
     return numbers
 
 
