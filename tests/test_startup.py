@@ -40,3 +40,14 @@ def test_integrations_load_no_framework(name):
 def test_help_loads_nothing_heavy(arguments):
     program = f"from profilerkit.cli import main\nassert main({arguments!r}) == 0"
     assert heavy_modules_after(program) == set()
+
+
+@pytest.mark.parametrize(("verb", "threads"), [("analyze", "1"), ("run", None)])
+def test_a_process_of_ours_starts_numpy_with_one_thread_and_a_training_command_as_many_as_it_likes(verb, threads):
+    program = (
+        "import os, sys\nfrom profilerkit.cli import main\n"
+        f"sys.argv[1:] = [{verb!r}, '--help']\nos.environ.pop('OPENBLAS_NUM_THREADS', None)\n"
+        "main()\nprint(os.environ.get('OPENBLAS_NUM_THREADS'))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout.splitlines()[-1] == str(threads)
