@@ -18,4 +18,11 @@ def _built_in() -> list[Rule]:
     return [rule() for name, rule in classes if rule.__module__ == name]
 
 
-RULES: tuple[Rule, ...] = tuple(sorted(_built_in(), key=lambda rule: rule.code))  #: every built-in rule, sorted by code
+RULES: tuple[Rule, ...]  #: every built-in rule, sorted by code; imported when first asked for
+
+
+def __getattr__(name: str) -> tuple[Rule, ...]:
+    if name != "RULES":
+        raise AttributeError(name)
+    globals()[name] = found = tuple(sorted(_built_in(), key=lambda rule: rule.code))
+    return found
