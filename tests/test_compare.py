@@ -230,18 +230,18 @@ def test_pressure_on_the_processors_hides_more_where_steps_wait_for_workers():
 
 
 def test_operators_threads_that_wait_for_others_hide_what_that_may_have_caused():
-    cores = {"cpu": 1.0, "process_cores": 0.6, "thread_queue": 0.5}
-    slow = times_of(2.0 * STEP_MS, seed=1)
+    def diff(before, after, *, factor=2.0, queued=0.5, **samples):
+        cores = {"cpu": 1.0, "process_cores": 0.6, "thread_queue": queued, **samples}
+        slow = times_of(factor * STEP_MS, seed=1)
+        calm = report_of(queued=queued, samples=host_samples(**cores, pool_queue=before))
+        return compare(calm, report_of(slow, queued=queued, samples=host_samples(**cores, pool_queue=after)))
 
-    def diff(pool, **samples):
-        calm = report_of(queued=0.5, samples=host_samples(**cores, pool_queue=0.0))
-        return compare(calm, report_of(slow, queued=0.5, samples=host_samples(**{**cores, **samples}, pool_queue=pool)))
-
-    assert diff(0.0).verdict == diff(0.6, worker_cores=1.4).verdict == "slower"
-    hidden = diff(0.6)
-    assert hidden.verdict == "no real change"
-    assert any("Threads of operators waited for a processor, too: 0 % before and 60 % after" in n for n in hidden.notes)
-    assert not any(row.is_real for row in hidden.parts)
+    assert diff(0.0, 0.0).verdict == diff(0.0, 0.6, worker_cores=1.4).verdict == "slower"
+    assert diff(0.1, 0.1, factor=1.5, queued=0.0).verdict == "slower"
+    for hidden in (diff(0.0, 0.6), diff(0.6, 0.6), diff(0.6, 0.6, queued=0.0)):
+        assert hidden.verdict == "no real change"
+        assert any("kept threads of operators waiting, too" in note for note in hidden.notes)
+        assert not any(row.is_real for row in hidden.parts)
 
 
 def test_more_recordings_show_smaller_changes():

@@ -628,7 +628,7 @@ def test_a_host_is_said_to_train_where_a_backward_pass_was_recorded(tmp_path, na
 def test_a_device_that_is_listed_and_not_used_is_asked_about_and_named_nowhere(tmp_path):
     trace = host_training(8, compute=10_000, devices=({"id": 0, "name": "Tesla T4"},))
     report = analyze(trace.write(tmp_path / "a.json"))
-    assert (report.verdict.bound, report.verdict.detail, report.run.devices) == ("compute-bound", "likely", ())
+    assert (report.verdict.bound, report.verdict.detail, report.run.devices) == ("compute-bound", "math", ())
     text = render(report)
     assert "record ProfilerActivity.CUDA" in text
     assert "Nothing needs to change" not in text

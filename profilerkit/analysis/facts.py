@@ -203,7 +203,7 @@ class Facts:
     def kernels_unseen(self) -> NoKernels | None:
         """Why a trace lacks the device's events; timers tell the story if there are any. ``None``: it lacks none."""
         if self.trace is not None:
-            return self.trace.no_kernels
+            return self.trace.no_kernels if self.device_events_missing else None
         if self.chosen.unseen is None or self.record is None:
             return None
         return next((status.no_kernels for status, _ in self.record.windows if status.no_kernels), "unknown")

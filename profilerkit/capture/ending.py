@@ -1,6 +1,7 @@
 """How a program ends: closes what no block closed, and notes what Python does not tell then."""
 
 import atexit
+import faulthandler
 import multiprocessing
 import os
 import sys
@@ -10,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import Any, NoReturn
 
 from profilerkit.capture.environment import writable
@@ -21,6 +23,27 @@ from profilerkit.secrets import masked
 _LONGEST_TEXT = 2000
 #: ``os._exit`` waits this long for the last records and ``end.json``; a disk that hangs must not hold it.
 LEAVE_SECONDS = 2.0
+
+_faults: list[int] = []  #: the file that this process's faulthandler writes into
+
+
+def note_faults(path: Path) -> None:
+    """Have Python's faulthandler say in a file which signal, such as SIGSEGV, ends this process.
+
+    Nothing is done where the program has it on already. Raises ``OSError``.
+    """
+    if not faulthandler.is_enabled():
+        _faults[:] = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)]
+        faulthandler.enable(_faults[0], all_threads=False)
+
+
+def forget_faults() -> None:
+    """In a forked child, whose faults are not its parent's end."""
+    for file in _faults:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, file, inheritable=False)
+        os.close(null)
+
 
 _GONE = "_profilerkit_gone"  #: the attribute of an exception that holds its ``_Gone``
 

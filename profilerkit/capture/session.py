@@ -16,7 +16,15 @@ from profilerkit.capture.clocks import ClockWatch, Phase, take_anchor
 from profilerkit.capture.device_clock import AllocatorWatch, CudaDevice, DeviceClock
 from profilerkit.capture.distributed import DdpWatch, FlightWatch, Place
 from profilerkit.capture.distributed import place as place_of
-from profilerkit.capture.ending import ExitCall, Exits, at_exit, end_document, exit_call_of
+from profilerkit.capture.ending import (
+    ExitCall,
+    Exits,
+    at_exit,
+    end_document,
+    exit_call_of,
+    forget_faults,
+    note_faults,
+)
 from profilerkit.capture.environment import in_kernel, noted
 from profilerkit.capture.guard import Guard, announce, attempt, raised_by_handler
 from profilerkit.capture.hooks import GraphWatch, Hooks
@@ -466,6 +474,8 @@ def start(settings: Settings, *, until_exit: bool = False) -> Session | None:
             session.take_out()
     _State.active = session
     session.until_exit = until_exit
+    if until_exit:
+        attempt(note_faults, writer.path / layout.FAULT)
     at_exit(_close_what_is_open)
     return session
 
@@ -481,6 +491,7 @@ def _close_what_is_open() -> None:
 
 
 def _disarm_in_child() -> None:
+    forget_faults()
     session, _State.active = _State.active, None
     if session is not None:
         session.disarm()

@@ -1,6 +1,5 @@
 """Waits below ``profilerkit run`` for training, records it, and says at the command's end what was found."""
 
-import faulthandler
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from profilerkit.capture.settings import RunOptions, read_options
 from profilerkit.capture.trial import begin as begin_trial
 from profilerkit.cli.console import Console
 from profilerkit.rundir.files import read_document
-from profilerkit.rundir.layout import END, FAULT, LAUNCH, MANIFEST, REPORT_HTML, RunManifest, rank_directory
+from profilerkit.rundir.layout import END, LAUNCH, MANIFEST, REPORT_HTML, RunManifest, rank_directory
 from profilerkit.rundir.places import candidates
 
 
@@ -87,17 +86,11 @@ def _record() -> None:
         return
     recording = profile()
     recording.record_until_exit()
-    if recording.directory is None:
-        return
-    rank = int(os.environ.get("RANK", "0"))
-    if rank == 0 and not in_kernel():
+    if os.environ.get("RANK", "0") == "0" and recording.directory is not None and not in_kernel():
         name = min(str(recording.directory), os.path.relpath(recording.directory), key=len)
         Console(quiet=order.quiet).note(
             f"profilerkit: recording to {name}; for a report before it ends: profilerkit analyze {name}"
         )
-    if not faulthandler.is_enabled():  # else the program is told of a fault as it wants to be
-        file = (rank_directory(recording.directory, rank) / FAULT).open("wb")
-        faulthandler.enable(file, all_threads=False)  # holds the file
 
 
 #: Importing torch alone takes twice this; a command whose children used less did not train in one of them.

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from profilerkit.compare.sides import is_traced
-from profilerkit.compare.steps import SMALLEST_RATIO, UNSEEN_RATIO, Z99, is_on_device, judged_rank, sampled_mean
+from profilerkit.compare.steps import SMALLEST_RATIO, UNSEEN_RATIO, Z99, is_on_device, judged_rank, pool_queue
 from profilerkit.model.diff import Judgement, Range, Side, SpanChange, SpanOf, StepChange
 from profilerkit.model.report import Report
 from profilerkit.model.step import WHOLE_TRACE
@@ -66,7 +66,6 @@ def _span_notes(spans: Sequence[SpanChange]) -> Iterator[str]:
         )
 
 
-_SIDES = ("before", "after")
 _QUIET = 0.02  #: below this share of waiting nobody needs to hear of it
 
 
@@ -135,13 +134,13 @@ def notes(
             )
         elif max(wait for wait in waits if wait is not None) >= _QUIET:
             yield from _queued(step, sides, on_device=is_on_device(before) or is_on_device(after))
-            pools = [sampled_mean(side, "host.pool_queue") or 0.0 for side in (before, after)]
-            if step.is_taken_out and max(pools) >= _QUIET:
-                waited = " and ".join(f"{format_ratio(pool)} {when}" for pool, when in zip(pools, _SIDES, strict=True))
-                yield (
-                    f"Threads of operators waited for a processor, too: {waited}. How much of that held the step is "
-                    "not known; the interval is wider. Record again while nothing else runs."
-                )
+        pools = [pool_queue(side) for side in (before, after)]
+        if step.is_taken_out and max(pools) >= _QUIET:
+            waited = f"{format_ratio(pools[0])} before and {format_ratio(pools[1])} after"
+            yield (
+                f"Other programs kept threads of operators waiting, too: {waited}. How much of that held the step is "
+                "not known; the interval is wider. Record again while nothing else runs."
+            )
         counts = [side.recordings for side in sides]
         few = "one recording of each" if counts == [1, 1] else f"{counts[0]} and {counts[1]} recordings"
         yield (

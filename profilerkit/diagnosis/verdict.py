@@ -24,7 +24,7 @@ from profilerkit.diagnosis.refusal import (
 from profilerkit.model import revise
 from profilerkit.model.finding import Bound, Confidence, Outcome
 from profilerkit.model.step import PAUSES, UNSPLIT, WHOLE_TRACE
-from profilerkit.model.verdict import BOUND_FAMILY, RULE_LETTERS, RuledOut, Verdict
+from profilerkit.model.verdict import BOUND_FAMILY, RECORD, RULE_LETTERS, RuledOut, Verdict
 from profilerkit.rules.api import ENOUGH_STEPS, confidence, each, is_mean, judged, record_enough, weakest
 from profilerkit.rules.calibrated import slowed_by
 from profilerkit.rules.comm.exposed_collectives import undivided
@@ -182,7 +182,7 @@ def consequence(facts: Facts, outcomes: Sequence[Outcome], verdict: Verdict, bes
     if known is not None and known.aside is not None:
         # The reason stands above it: every report names what is suppressed, and why, largest saving first.
         sentences.append(f"Its finding {known.aside.rule} is suppressed.")
-    if verdict.bound == "inconclusive" or verdict.detail == "likely":
+    if verdict.bound == "inconclusive" or verdict.detail == "likely" or verdict.command:
         sentences.append(verdict.refuted_by)
     elif verdict.saving is not None and verdict.bound == "balanced":
         expected, most = format_ratio(verdict.saving.expected), format_ratio(verdict.saving.most)
@@ -418,12 +418,13 @@ def _kernels_own_it(facts: Facts, sure: Confidence) -> Verdict:
     kind = "bandwidth" if memory else {"math": "math", "small": "small kernels"}.get(largest, "")
     return Verdict(
         bound="memory-bound" if memory else "compute-bound",
-        detail="likely" if unseen else kind,
+        detail=kind,
         # Names tell the kind of a kernel, not the bytes it moved.
         confidence=weakest(sure, "medium") if memory else sure,
         headline=f"{who(facts)} {what} for {time} of {each(facts, mean_step(facts))}",
         share=facts.family("memory" if memory else "compute"),
         refuted_by=unseen or "A finding with an expected saving of 5 % or more.",
+        command=RECORD if unseen else "",
     )
 
 

@@ -109,6 +109,8 @@ def _aligned_to_ns(joined: bytes, count: int) -> I64 | None:
 
 def _decimal(text: str) -> Decimal:
     try:
+        if "_" in text or text != text.strip():  # Python's own spellings
+            raise InvalidOperation
         return Decimal(text or "NaN")
     except InvalidOperation as error:
         raise ValueError(f"not a number: {text[:40]!r}") from error

@@ -1,5 +1,6 @@
 """Facts to findings: one rule per file of a family's folder, found there."""
 
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -21,8 +22,12 @@ def _built_in() -> list[Rule]:
 RULES: tuple[Rule, ...]  #: every built-in rule, sorted by code; imported when first asked for
 
 
+@cache
+def _sorted() -> tuple[Rule, ...]:
+    return tuple(sorted(_built_in(), key=lambda rule: rule.code))
+
+
 def __getattr__(name: str) -> tuple[Rule, ...]:
     if name != "RULES":
         raise AttributeError(name)
-    globals()[name] = found = tuple(sorted(_built_in(), key=lambda rule: rule.code))
-    return found
+    return _sorted()

@@ -65,10 +65,10 @@ class _Last(msgspec.Struct, frozen=True):
 
     Times are ns since the epoch, ``None`` where its clock is not known: ``ended_ns`` is its end's and ``heard_ns`` that
     of its last record or sample, which may lie ``unheard_ns`` before its last sign of life. ``told`` is whether it left
-    an end or a fault, ``steps`` what its end says or its records do: after a fault they may not be ``counted`` to the
-    last. ``failure`` is ``None`` for one that did not fail, ``raised`` says whether that was an exception and
-    ``interrupted`` whether it was Ctrl-C. ``runs`` is whether it still runs, ``None`` where nobody can tell, ``likely``
-    what may have killed it. ``refused`` is whether the disk took nothing from the start.
+    an end, ``steps`` what that counts or its records do, ``failure`` is ``None`` for one that did not fail,
+    ``raised`` says whether that was an exception and ``interrupted`` whether it was Ctrl-C. ``runs`` is whether it
+    still runs, ``None`` where nobody can tell, ``likely`` what may have killed it. ``refused`` is whether the disk took
+    nothing from the start.
     """
 
     rank: int
@@ -78,7 +78,6 @@ class _Last(msgspec.Struct, frozen=True):
     unheard_ns: int
     told: bool
     steps: int
-    counted: bool
     failure: str | None
     raised: bool
     interrupted: bool
@@ -139,13 +138,12 @@ def _last(entry: RankRecord) -> _Last:
     return _Last(
         entry.rank,
         host=meta.host if meta else None,
-        ended_ns=unix(end.end_perf_ns if end else heard_ns if entry.fault else None),
+        ended_ns=unix(end.end_perf_ns) if end else None,
         heard_ns=unix(heard_ns),
         unheard_ns=step + round(period_s * 1e9),
-        told=end is not None or bool(entry.fault),
+        told=end is not None,
         steps=end.steps if end else _steps(entry.events),
-        counted=end is not None or not entry.fault,
-        failure=_failed_by(end) if end else entry.fault or None,
+        failure=_failed_by(end) if end else None,
         raised=end is not None and end.exception is not None and end.reason != "interrupted",
         interrupted=end is not None and end.reason == "interrupted",
         runs=runs,
@@ -187,7 +185,9 @@ def _steps(events: bytes) -> int:
 
 
 def _likely(entry: RankRecord, heard_ns: int | None) -> str:
-    """What may have killed a rank that left no word, by what is known of its memory; empty without a sign."""
+    """What may have ended a rank that left no word: a fault, or what is known of its memory; empty without a sign."""
+    if entry.fault:
+        return f"Python's last word was: {entry.fault}."
     kills = oom_kills_since(entry.meta) if entry.meta is not None else None
     # What was killed long after the last sign of life was another process.
     if kills and kills > 0 and heard_ns is not None and time.perf_counter_ns() - heard_ns < _SOON_NS:
@@ -243,8 +243,8 @@ def _failure(failed: Sequence[_Last], last: Sequence[_Last]) -> list[str]:
 
 def _after(entry: _Last) -> str:
     if not entry.steps:
-        return "before its first step ended" if entry.counted else "before a step was recorded"
-    return f"after {entry.steps} {'' if entry.counted else 'recorded '}step{'' if entry.steps == 1 else 's'}"
+        return "before its first step ended"
+    return f"after {entry.steps} step{'' if entry.steps == 1 else 's'}"
 
 
 def _silence(silent: Sequence[_Last], last: Sequence[_Last]) -> list[str]:

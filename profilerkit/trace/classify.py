@@ -192,8 +192,8 @@ def _numbered(ranges: Ranges, order: I64, busy: Bools, seen: Bools) -> StepRange
     for members in _alike(ranges, order):
         rows = order[members]
         apart = (ranges.start[rows[1:]] >= ranges.end[rows[:-1]]).all()
-        # Each within all before it: they were pushed and never popped, and the next push ends a step.
-        apart |= (ranges.end[rows[1:]] <= ranges.end[rows[:-1]]).all()
+        # All end as one: they were pushed and never popped, and the next push ends a step.
+        apart |= (ranges.end[rows] == ranges.end[rows[0]]).all()
         number = numbers[ranges.name[rows]]
         rising = ((np.diff(number) > 0) | (number[1:] == number.min())).all()  # from anew in each epoch
         launching = busy[members].sum()

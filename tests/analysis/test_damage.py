@@ -80,10 +80,14 @@ def test_calls_that_launch_show_that_the_device_s_events_are_missing(call):
     assert trace.facts().no_kernels == "unknown"
 
 
-def test_memory_of_a_device_shows_that_its_events_are_missing():
+@pytest.mark.parametrize(
+    ("device_type", "times", "why"), [(1, 2, "not_asked"), (13, 2, "mps"), (1, 1, None), (14, 2, None)]
+)
+def test_memory_of_a_device_shows_that_its_events_are_missing(device_type, times, why):
     trace = host_training(12)
-    trace.memory(1_010, 4_096, allocated=4_096, reserved=4_096)
-    assert trace.facts().no_kernels == "not_asked"
+    for number in range(times):
+        trace.memory(1_010 + number, 4_096, allocated=4_096, reserved=4_096, device_type=device_type)
+    assert trace.facts().no_kernels == why
 
 
 @pytest.mark.parametrize(

@@ -49,10 +49,17 @@ def test_of_nested_ranges_with_numbers_the_outer_ones_are_the_steps(tmp_path):
 def test_ranges_that_were_pushed_and_never_popped_end_where_the_next_begins(tmp_path):
     export = training(6, ranges=None)
     for step in range(6):
-        export.range(f"iteration{step}", (step + 1) * 10 * MS, (80 - step) * MS)
+        export.range(f"iteration{step}", (step + 1) * 10 * MS, 80 * MS)
     steps = steps_of(export, tmp_path / "a.sqlite")
     assert (steps.end - steps.start)[:-1].tolist() == [10 * MS] * 5
     assert steps.found_by == 'ranges like "iteration0"'
+
+
+def test_a_numbered_range_within_another_ends_no_step(tmp_path):
+    export = training(6, ranges=None)
+    for step in range(6):
+        export.range(f"iteration{step}", (step + 1) * 10 * MS, (80 - step) * MS)
+    assert steps_of(export, tmp_path / "a.sqlite").found_by != 'ranges like "iteration0"'
 
 
 def test_validation_beside_training_is_no_step(tmp_path):

@@ -59,7 +59,7 @@ def test_stamps_as_written_are_exact_alike_or_not(texts):
     assert us.tolist() == pytest.approx([float(text) for text in texts], rel=1e-12)
 
 
-@pytest.mark.parametrize("text", ["null", "{}", "[1,\n2]", '"a"', "true", "1\n2"])
+@pytest.mark.parametrize("text", ['"1_7"', '" 17"', "null", "{}", "[1,\n2]", '"a"', "true", "1\n2"])
 def test_what_is_no_number_is_no_stamp(text):
     with pytest.raises(ValueError, match="no"):
         written_to_ns([b"1712195496004644.203", text.encode()])

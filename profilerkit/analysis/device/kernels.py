@@ -287,6 +287,10 @@ _OF_A_DEVICE: tuple[tuple[NoKernels, Category, re.Pattern[str]], ...] = (
 )
 
 
+#: The types of devices whose memory torch's profiler notes (c10::DeviceType) and why such a trace lacks their events.
+_ALLOCATES: dict[int, NoKernels] = {1: "not_asked", 13: "mps"}
+
+
 def launch_facts(columns: TraceColumns, kinds: KernelNames, launches: I64, window: Spans) -> LaunchFacts:
     """Counts over the whole trace; ``launches`` has the launching runtime row of each device event, -1 for none."""
     calls = launches[device_rows(columns)]
@@ -321,8 +325,11 @@ def used_a_device(columns: TraceColumns) -> NoKernels | None:
     """
     lasting = columns.dur_ns > 0
     signs = (reason for reason, kind, name in _OF_A_DEVICE if (named(columns, name, kind) & lasting).any())
-    is_used = columns.meta.backend == "nccl" or (columns.memory.device_type > 0).any()
-    reason = next(signs, "npu" if issues_to_npu(columns).any() else "not_asked" if is_used else None)
+    types = columns.memory.device_type
+    # One allocation may be a probe of the device.
+    allocated = next((why for kind, why in _ALLOCATES.items() if np.count_nonzero(types == kind) > 1), None)
+    is_used = "not_asked" if columns.meta.backend == "nccl" else allocated
+    reason = next(signs, "npu" if issues_to_npu(columns).any() else is_used)
     # torch records runtime calls only where the device's events were asked for too; of Nsight each is asked for alone.
     was_asked = columns.meta.recorder == "torch" and (columns.category == Category.RUNTIME).any()
     return "unknown" if reason == "not_asked" and was_asked else reason

@@ -134,6 +134,11 @@ def input_facts(view: TraceView) -> InputFacts | None:
     )
 
 
+#: Fetches of an epoch, in the mean, above which two in a row are an epoch's end and not the habit of a step, and how
+#: much longer than usual its first batch takes, which one after a dropped batch does not (choices).
+_FETCHES_OF_AN_EPOCH, _OPENING = 4, 2
+
+
 def epochs_of_trace(view: TraceView) -> EpochFacts | None:
     """Return the epochs that begin in the steady steps of a loader with workers; ``None`` without any.
 
@@ -147,10 +152,13 @@ def epochs_of_trace(view: TraceView) -> EpochFacts | None:
     begun = np.searchsorted(np.sort(columns.ts_ns[trains]), columns.end_ns[rows])
     last = np.flatnonzero(np.diff(begun) == 0)
     last = last[~(np.isin(last - 1, last) | np.isin(last + 1, last))]  # several in a row are batches that were dropped
+    lasting = columns.dur_ns[rows]
+    if len(rows) <= _FETCHES_OF_AN_EPOCH * len(last):  # a step gets several batches: accumulated, or of two loaders
+        return None
+    usual_ns = float(np.median(np.delete(lasting, np.r_[last, last + 1])))
+    last = last[lasting[last + 1] >= _OPENING * usual_ns]
     if not len(last):
         return None
-    lasting = columns.dur_ns[rows]
-    usual_ns = int(np.median(np.delete(lasting, np.r_[last, last + 1]))) if len(rows) > 2 * len(last) else 0
     lost_ns = float((lasting[last] + np.maximum(lasting[last + 1] - usual_ns, 0)).mean())
     return EpochFacts(
         count=len(last),

@@ -74,12 +74,12 @@ def first_of(report: Report, findings: Findings) -> blocks.First:
         because, missing = _because(report, findings.fixes[0]), wording.parts_missing(report)
         return revise(first, fixes=findings.fixes, because=because, measure=_measure(report), missing=missing)
     is_log = report.trust.mode in ("logs", "dumps")
-    is_known = verdict.bound in ("balanced", "compute-bound") and verdict.detail != "likely" and not is_log
-    if not findings.fixes and is_known:
+    asks = verdict.detail == "likely" or verdict.command != ""
+    if not findings.fixes and verdict.bound in ("balanced", "compute-bound") and not asks and not is_log:
         return revise(first, advice="Nothing needs to change.", missing=wording.parts_missing(report))
     helps = inert(verdict.refuted_by, SENTENCE_LIMIT)
     if verdict.bound != "inconclusive" and not is_log:
-        said = f"{first_sentence(helps)}." if verdict.detail == "likely" and helps else "No fix is proposed here."
+        said = f"{first_sentence(helps)}." if asks and helps else "No fix is proposed here."
         return revise(first, advice=said, command=verdict.command)
     headline = "Record the steps of the run to learn what to change"
     if not is_log and helps:

@@ -5,6 +5,7 @@ from functools import partial
 from profilerkit.analysis.whatif import at_most, saving, workers_now
 from profilerkit.analysis.workers.queue import EpochFacts
 from profilerkit.model.finding import Finding, Fix, SettingChange
+from profilerkit.model.run import STEP_TIMERS
 from profilerkit.rules.api import (
     SMALLEST_SAVING,
     Facts,
@@ -73,7 +74,8 @@ class RestartedWorkers(Rule, frozen=True):
 def _finding(facts: Facts, epochs: EpochFacts, lost_ns: float, expected: float, bound: float) -> Finding:
     seen = epochs.restart_ns is not None
     steps = format_count(round(epochs.steps or 0))
-    origin = "step timers and the workers' records" if seen else "step timers"
+    timed = "step timers" if facts.measured(STEP_TIMERS) else "events of the loader"
+    origin = f"{timed} and the workers' records" if seen else timed
     row = partial(facts.evidence, origin=origin, source="measured" if seen else "derived", n=epochs.count)
     return finding_for(
         facts,

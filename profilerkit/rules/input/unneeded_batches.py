@@ -5,6 +5,7 @@ from functools import partial
 from profilerkit.analysis.events import SkippedBatches
 from profilerkit.analysis.workers.queue import PaddingFacts
 from profilerkit.model.finding import Finding, Fix
+from profilerkit.model.run import STEP_TIMERS
 from profilerkit.rules.api import Facts, Fired, MissingData, Passed, Result, Rule, at_most, finding_for, saving
 from profilerkit.units import format_count, format_long_ns, format_ratio
 
@@ -54,9 +55,9 @@ class UnneededBatches(Rule, frozen=True):
 
     def check(self, facts: Facts) -> Result:
         loading = facts.loading
-        if loading is None:
+        padding, skipped = (loading.padding, loading.skipped) if loading is not None else (None, None)
+        if loading is None or not (padding or skipped or facts.measured(STEP_TIMERS)):
             return MissingData("no fetches were recorded", "profilerkit.profile(...)")
-        padding, skipped = loading.padding, loading.skipped
         found = [] if padding is None else self._padded(facts, padding)
         if skipped and (skipped.ratio >= self.smallest_skip or skipped.time_ns >= self.longest_skip_ns):
             found.append(_dropped(facts, skipped))

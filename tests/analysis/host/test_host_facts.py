@@ -226,27 +226,41 @@ def test_threads_are_those_of_the_rank():
     assert host_facts(rank(log), read_log(log.data, {}), None).threads is None
 
 
-@pytest.mark.parametrize(
-    ("closing", "opening", "renewed", "fires"),
-    [(20_000, 300_000, True, "IN011"), (50, 300_000, False, None), (5_000, 0, True, None)],
-    ids=["new workers", "kept workers", "short openings"],
-)
-def test_an_epoch_that_opens_with_new_workers_in_a_trace_is_no_case_for_more_of_them(
-    tmp_path, closing, opening, renewed, fires
-):
+def loaded(*fetches_of_a_step):
+    """A trace of steps whose fetches take these times, in µs."""
     trace, at = Trace(), 1_000
-    for number in range(32):
+    for number, fetches in enumerate(fetches_of_a_step):
         began = at
-        fetches = [closing, opening + 200] if number % 8 == 0 and number else [200]
         for fetch in fetches:
             trace.loader(at, at + fetch)
             at += fetch + 100
         trace.op(at, at + 10_000, name="aten::mm")
         at += 10_000
         trace.step(number, began, at)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("closing", "opening", "renewed", "fires"),
+    [(20_000, 300_000, True, "IN011"), (50, 300_000, False, None)],
+    ids=["new workers", "kept workers"],
+)
+def test_an_epoch_that_opens_with_new_workers_in_a_trace_is_no_case_for_more_of_them(
+    tmp_path, closing, opening, renewed, fires
+):
+    trace = loaded(*([closing, opening + 200] if number % 8 == 0 and number else [200] for number in range(32)))
     epochs = trace.facts().epochs
     assert (epochs.count, epochs.renewed) == (3, renewed)
     assert epochs.opening_ns == pytest.approx((closing + opening) * US)
     report = analyze(trace.write(tmp_path / "trace.json"))
     loading = [entry.rule for entry in report.outcomes if entry.findings and entry.rule in ("IN001", "IN002", "IN011")]
     assert loading == ([fires] if fires else [])
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [[[30_000, 25_000]] * 16, [[30_000, 100]] * 16, [[5_000, 6_000] if n % 6 == 5 else [5_000] for n in range(32)]],
+    ids=["batches accumulated", "two loaders", "dropped batches"],
+)
+def test_steps_that_take_two_batches_open_no_epoch(steps):
+    assert loaded(*steps).facts().epochs is None
