@@ -244,6 +244,11 @@ def test_operators_threads_that_wait_for_others_hide_what_that_may_have_caused()
         assert not any(row.is_real for row in hidden.parts)
 
 
+def test_a_run_that_failed_is_named_before_its_numbers_are():
+    notes = compare(report_of(), report_of(ending="failed")).notes
+    assert notes[0] == "The run after failed: its steps may not be those of a whole run."
+
+
 def test_more_recordings_show_smaller_changes():
     def side(scale, seeds):
         return [report_of(times_of(scale * STEP_MS, seed=seed)) for seed in seeds]

@@ -7,6 +7,7 @@ from profilerkit.compare.sides import is_traced
 from profilerkit.compare.steps import SMALLEST_RATIO, UNSEEN_RATIO, Z99, is_on_device, judged_rank, pool_queue
 from profilerkit.model.diff import Judgement, Range, Side, SpanChange, SpanOf, StepChange
 from profilerkit.model.report import Report
+from profilerkit.model.run import EndKind
 from profilerkit.model.step import WHOLE_TRACE
 from profilerkit.units import format_change, format_ns, format_ratio
 
@@ -66,6 +67,7 @@ def _span_notes(spans: Sequence[SpanChange]) -> Iterator[str]:
         )
 
 
+_BROKEN_OFF: dict[EndKind | None, str] = {"failed": "failed", "killed": "was killed"}
 _QUIET = 0.02  #: below this share of waiting nobody needs to hear of it
 
 
@@ -125,6 +127,9 @@ def notes(
 ) -> Iterator[str]:
     """What limits the comparison, in whole sentences, most important first."""
     yield from _span_notes(spans)
+    for name, report in (("before", before), ("after", after)):
+        if report.run.ending in _BROKEN_OFF:
+            yield f"The run {name} {_BROKEN_OFF[report.run.ending]}: its steps may not be those of a whole run."
     if step is not None:
         waits = [side.queued_ratio for side in sides]
         if None in waits:

@@ -56,8 +56,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_too_few_runs(self) -> bool:
-        """Whether so few runs were made that twice the step is not excluded (a choice): the interval says nothing."""
-        return self.saving is not None and self.saving.low < -1.0
+        """Whether runs are too few: twice the step is not excluded (a choice), or it is apart but was not run again."""
+        saving = self.saving
+        is_apart = saving is not None and not saving.low <= 0.0 <= saving.high
+        return saving is not None and (saving.low < -1.0 or (self.outcome == "no_change" and is_apart))
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,6 +72,9 @@ def _answer(trial: Trial, best: Attempt | None) -> tuple[str, str, str]:
     if left := len(trial.attempts) - tried:
         helps = f"of {plural(tried, 'change')} tried none helps" if tried else "no change was tried"
         return "?", "NOT SETTLED" if tried else "NOT MEASURED", f"Time ran out: {helps}, {left} left"
+    if tried and all(one.outcome == "failed" for one in trial.attempts):
+        failed = "The change" if tried == 1 else f"Each of {tried} changes"
+        return "?", "NOT MEASURED", f"{failed} failed: nothing was measured"
     return shape, word, f"Nothing here helps: {plural(tried, 'change')} tried" if tried else "There was nothing to try"
 
 

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 
 import profilerkit  # noqa: E402
 from profilerkit.capture.changes import SETTINGS, known_settings  # noqa: E402
+from profilerkit.capture.changes.models import called  # noqa: E402
 from profilerkit.capture.settings import RunOptions  # noqa: E402
 from profilerkit.capture.trial import Order, changed  # noqa: E402
 from profilerkit.cli import run  # noqa: E402
@@ -385,31 +386,38 @@ def test_recomputing_is_left_out():
 def test_a_model_is_compiled_in_its_place_where_anything_of_it_can_be(monkeypatch, graphs):
     asked = []
 
-    def compile_(module, **how):
+    def compile_(call, **how):
         def compiled(*args):
             torch._dynamo.utils.counters["stats"]["unique_graphs"] += graphs
-            return module.forward(*args)
+            return call(*args)
 
-        asked.append((type(module).__name__, how))
-        module._compiled_call_impl = compiled
+        asked.append(how)
+        return compiled
 
-    monkeypatch.setattr(torch.nn.Module, "compile", compile_)
+    monkeypatch.setattr(torch, "compile", compile_)
     trial, _ = tried(("compile", "reduce-overhead"))
-    assert asked == [("Sequential", {"mode": "reduce-overhead"})]
+    assert asked == [{"mode": "reduce-overhead"}]
     if graphs:
         assert trial.document()["applied"]["compile"]
     else:
         assert trial.document()["refused"]["compile"] == "torch.compile compiled nothing of the model"
 
 
+def test_a_model_of_torchs_own_class_is_compiled_by_the_call_of_ours():
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    torch.compile(called(model), backend="eager")(torch.ones(1, 2))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs + 1
+
+
 def test_a_model_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
-    def fails(module, **_how):
+    def fails(_call, **_how):
         def raises(*_args):
             raise RuntimeError("no compiler")
 
-        module._compiled_call_impl = raises
+        return raises
 
-    monkeypatch.setattr(torch.nn.Module, "compile", fails)
+    monkeypatch.setattr(torch, "compile", fails)
     trial, _ = tried(("compile", "default"))
     assert trial.document()["refused"]["compile"] == "RuntimeError: no compiler"
     assert trial.losses == tried()[0].losses

@@ -99,6 +99,13 @@ def test_it_is_said_plainly_where_nothing_helps(name, said):
     assert "FASTER\n" not in text.replace("NO FASTER", "")
 
 
+def test_a_change_that_failed_was_not_measured_and_one_run_settles_nothing():
+    failed = terminal.render(trials.trial(trials.FAILED))
+    assert "NOT MEASURED\nThe change failed: nothing was measured" in failed
+    once = replace(trials.WORKERS, outcome="no_change", runs=1, kept=False)
+    assert "no clear change (too few runs)" in terminal.render(trials.trial(once))
+
+
 def test_a_usual_trial_fits_on_a_screen():
     usual = trials.trial(trials.WORKERS, trials.FUSED, trials.SLOWER, trials.FAILED, together=trials.TOGETHER)
     assert len(terminal.render(usual).splitlines()) <= 24

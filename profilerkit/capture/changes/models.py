@@ -12,6 +12,15 @@ from profilerkit.capture.guard import tried
 from profilerkit.capture.timed_calls import not_compiled
 
 
+def called(module: Any) -> Callable[..., Any]:
+    """Call the module from a function of ours: torch.compile skips a frame of torch's own, as of a bare Sequential."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)
+
+    return call
+
+
 class _Models:
     """Finds the outermost modules that a program calls, in its first steps, and changes each once.
 
@@ -85,7 +94,8 @@ class _Models:
         dynamo = sys.modules.get("torch._dynamo.eval_frame")
         if module._compiled_call_impl is not None or (dynamo and isinstance(module, dynamo.OptimizedModule)):
             return "the model is compiled already"
-        module.compile(mode=None if mode in (True, "default") else mode)
+        made = sys.modules["torch"].compile(called(module), mode=None if mode in (True, "default") else mode)
+        module._compiled_call_impl = made
         self._changes.patches.on_remove(lambda: setattr(module, "_compiled_call_impl", None))
         return None
 
