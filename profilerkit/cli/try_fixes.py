@@ -18,6 +18,7 @@ from profilerkit.cli.console import DONE, INCONCLUSIVE, INTERRUPTED, Console
 from profilerkit.cli.outputs import SUFFIXES, Output, check_writable, unwritten, write_all
 from profilerkit.errors import UsageError
 from profilerkit.secrets import MASK, masked_arguments
+from profilerkit.units import format_long_ns
 
 if TYPE_CHECKING:
     from profilerkit.experiment.plan import Candidate
@@ -108,6 +109,10 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     )
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
+    longest = format_long_ns(arguments.budget * 1e9)
+    console.note(
+        f"profilerkit: this takes up to {longest} (--budget) and one run; Ctrl-C keeps what is measured by then"
+    )
     code = _tried(trying, console)
     trial = with_patch(trying.search.trial(name, list(masked_arguments(command))), words)
     written = publish(trial, directory, console, arguments.formats, redacts=not arguments.no_redact, recorded=recorded)
