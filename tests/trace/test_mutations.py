@@ -9,6 +9,8 @@ from damage import Hostile
 from mutations import FORMATS, Format, HangError, hold
 
 SEEDS = 500
+#: The same reader reads these, from a list without a document around it.
+FEWER = {"legacy": 100}
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -16,7 +18,7 @@ def test_damaged_files_are_read_or_refused(tmp_path, name):
     found, path = FORMATS[name], tmp_path / "files" / "trace.json"
     path.parent.mkdir()
     originals = found.originals(path)
-    for seed in range(SEEDS):
+    for seed in range(FEWER.get(name, SEEDS)):
         if path.is_file():
             path.unlink()  # ext4 writes out at once what is truncated and written again: 3 ms
         try:
