@@ -78,7 +78,7 @@ def refusal(facts: Facts) -> Verdict | None:
     if facts.steps.time_ns is None or not facts.mean_step_ns:
         return inconclusive("No training step was recorded", "Call prof.step(), or wrap the loader.")
     if facts.device_events_missing:
-        remedy = _as_sentence(fitting(SHOW_KERNELS[facts.kernels_unseen or "unknown"], facts.recorder))
+        remedy = _to_show_kernels(facts)
         if facts.kernels_unseen == "cut":
             return inconclusive("The file is cut off before any device event", remedy)
         shares: dict[Bound, float] = {
@@ -102,7 +102,9 @@ def refusal(facts: Facts) -> Verdict | None:
     return _cold_start(facts) if few is None and facts.cold and facts.cold.dominates else few
 
 
-def _as_sentence(hint: str) -> str:
+def _to_show_kernels(facts: Facts) -> str:
+    """Return how the next recording holds the device's events, a sentence."""
+    hint = fitting(SHOW_KERNELS[facts.kernels_unseen or "unknown"], facts.recorder)
     return f"{hint[0].upper()}{hint[1:]}."
 
 
@@ -186,7 +188,7 @@ def what_to_record(facts: Facts) -> tuple[str, str]:
     if facts.framework:
         return "Look at what the host did meanwhile in the profile itself, for example in XProf or Perfetto.", ""
     if facts.kernels_unseen is not None:
-        return _as_sentence(SHOW_KERNELS[facts.kernels_unseen]), ""
+        return _to_show_kernels(facts), ""
     if (queued := max(queued_share(facts), facts.taken)) >= BUSY_HOST:
         waited = f"the training thread waited {format_ratio(queued)} of the time for a processor"
         return f"Record it again while nothing else runs on this host: {waited}.", ""

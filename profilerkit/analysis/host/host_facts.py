@@ -134,8 +134,8 @@ def input_facts(view: TraceView) -> InputFacts | None:
     )
 
 
-#: Fetches of an epoch, in the mean, above which two in a row are an epoch's end and not the habit of a step, and how
-#: much longer than usual its first batch takes, which one after a dropped batch does not (choices).
+#: Two fetches without a step between them end an epoch where it has more than so many fetches on average: else a step
+#: takes two batches. Its first batch takes so much longer than usual: one after a dropped batch does not (choices).
 _FETCHES_OF_AN_EPOCH, _OPENING = 4, 2
 
 

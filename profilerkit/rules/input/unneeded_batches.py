@@ -55,9 +55,9 @@ class UnneededBatches(Rule, frozen=True):
 
     def check(self, facts: Facts) -> Result:
         loading = facts.loading
-        padding, skipped = (loading.padding, loading.skipped) if loading is not None else (None, None)
-        if loading is None or not (padding or skipped or facts.measured(STEP_TIMERS)):
+        if loading is None or not (loading.padding or loading.skipped or facts.measured(STEP_TIMERS)):
             return MissingData("no fetches were recorded", "profilerkit.profile(...)")
+        padding, skipped = loading.padding, loading.skipped
         found = [] if padding is None else self._padded(facts, padding)
         if skipped and (skipped.ratio >= self.smallest_skip or skipped.time_ns >= self.longest_skip_ns):
             found.append(_dropped(facts, skipped))
